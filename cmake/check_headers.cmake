@@ -1,0 +1,19 @@
+# `check_headers`: every header of a torch-free layer compiles alone.
+
+file(GLOB_RECURSE troupe_headers CONFIGURE_DEPENDS
+  ${CMAKE_SOURCE_DIR}/runtime/*.hpp ${CMAKE_SOURCE_DIR}/placement/*.hpp
+  ${CMAKE_SOURCE_DIR}/reshard/*.hpp ${CMAKE_SOURCE_DIR}/actors/*.hpp ${CMAKE_SOURCE_DIR}/sim/*.hpp)
+set(header_sources "")
+foreach(header ${troupe_headers})
+  file(RELATIVE_PATH relative ${CMAKE_SOURCE_DIR} ${header})
+  string(REPLACE "/" "_" stem ${relative})
+  set(source ${CMAKE_BINARY_DIR}/check_headers/${stem}.cpp)
+  file(CONFIGURE OUTPUT ${source} CONTENT "#include \"${relative}\"\n")
+  list(APPEND header_sources ${source})
+endforeach()
+if(header_sources AND TROUPE_TORCH)
+  add_library(check_headers OBJECT EXCLUDE_FROM_ALL ${header_sources})
+  get_property(libraries GLOBAL PROPERTY troupe_libraries)
+  target_link_libraries(check_headers PRIVATE troupe_flags ${libraries})
+  target_include_directories(check_headers PRIVATE ${CMAKE_SOURCE_DIR})
+endif()

@@ -1,0 +1,1 @@
+# filled in when there is something to install

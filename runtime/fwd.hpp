@@ -1,0 +1,17 @@
+#pragma once
+
+// Forward declarations of the runtime layer's public types.
+// **Threads:** declarations only.
+
+namespace troupe {
+struct Error;
+class Clock;
+struct Deadline;
+class Rng;
+}  // namespace troupe
+
+namespace troupe::runtime {
+class Batch;
+class Column;
+class Mesh;
+}  // namespace troupe::runtime
