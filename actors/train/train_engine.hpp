@@ -1,0 +1,150 @@
+#pragma once
+
+// Trains one decoder on packed sequences, data-parallel over the ranks of a `Collective`.
+//
+// Every rank holds all weights (f32, which are the optimizer's masters: no second copy) and a
+// shard of the sequences; gradients are summed over ranks in rank order and every loss is divided
+// by the true global token or sequence counts, so results do not depend on the number of ranks,
+// the micro-batching or the order of packing beyond float rounding (tested at 1e-5 relative).
+// LibTorch stays behind the pimpl.
+//
+// **Ownership:** owns weights, gradients and moments; borrows the `Collective`, which must outlive
+// it. Spans returned by `weights()` and `state()` point into the engine.
+// **Threads:** one thread at a time; it sets LibTorch's intra-op threads of the calling thread.
+// **Collectives:** every rank must make the same calls in the same order, also with zero
+// sequences. Updates make a fixed number of collectives whatever a rank's share is; `log_probs`
+// and `values` make none. A rank that rejects its input tells its peers: they return kAborted.
+// **Invariants:** deterministic: same inputs, ranks and budget give the same bits; state(), then
+// load_state() in a fresh engine, continues with the same bits.
+// **Cost:** bench/train prints tokens/s.
+
+#include "actors/algorithm/policy_loss.hpp"
+#include "actors/model/hf_folder.hpp"
+#include "actors/model/model_config.hpp"
+#include "actors/train/packed_sequences.hpp"
+#include "actors/train/train_options.hpp"
+#include "runtime/base/clock.hpp"
+#include "runtime/comm/collective.hpp"
+#include "runtime/observe/metrics.hpp"
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace troupe::actors {
+
+/// Response-packed results of a forward pass; `entropy` is empty unless asked for.
+struct TokenLogProbs {
+  std::vector<float> log_probs;  ///< natural log, of softmax(logits / temperature)
+  std::vector<float> entropy;    ///< nats, of the same distribution over the whole vocabulary
+};
+
+/// Everything `update_policy` needs besides the sequences; spans are response-packed.
+struct PolicyUpdate {
+  std::span<const float> old_log_probs;        ///< of the proximal policy
+  std::span<const float> advantages;
+  std::span<const std::uint8_t> mask;          ///< 1 = trained on; empty = all ones
+  std::span<const float> reference_log_probs;  ///< empty = no KL term in the loss
+  std::span<const float> rollout_weights;      ///< importance weights (constants); empty = ones
+  float temperature = 1.0F;
+  PolicyLossOptions loss;
+};
+
+struct ValueUpdate {
+  std::span<const float> returns;
+  std::span<const float> old_values;
+  std::span<const std::uint8_t> mask;  ///< empty = all ones
+  double clip_range = 0.5;             ///< ≤ 0 does not clip
+};
+
+/// Borrowed view of everything that makes training continue: counters as JSON text, and f32
+/// tensors named `weights/…`, `adam_m/…`, `adam_v/…` in canonical order.
+struct TrainState {
+  std::string json;
+  std::vector<NamedTensor> tensors;
+};
+
+class TrainEngine {
+ public:
+  /// Copies `weights` (canonical names; a critic may lack `value_head.weight`, which then starts
+  /// at zero, and need not have `lm_head.weight`). `collective` = nullptr is a single rank.
+  /// Errors: kConfig (options), kNotFound / kInvalidArgument naming the tensor.
+  static result<std::unique_ptr<TrainEngine>> create(const ModelConfig& config,
+                                                     std::span<const NamedTensor> weights,
+                                                     TrainEngineOptions options,
+                                                     runtime::Collective* collective = nullptr);
+  ~TrainEngine();
+  TrainEngine(const TrainEngine&) = delete;
+  TrainEngine& operator=(const TrainEngine&) = delete;
+
+  /// Per response token, no gradient, no collective. Same numbers as inside `update_policy`
+  /// up to float rounding; other micro-batching changes them by rounding of the GEMM only.
+  result<TokenLogProbs> log_probs(const PackedSequences& sequences, float temperature,
+                                  bool want_entropy = false);
+
+  /// One optimizer step on one mini-batch (this rank's share of it). Skips the step on every rank
+  /// when the global gradient is not finite (`actor/step_skipped` = 1). Metrics are global and
+  /// equal on all ranks: actor/pg_loss, actor/loss, actor/entropy, actor/kl_loss (with a
+  /// reference), actor/ppo_kl, actor/pg_clipfrac, actor/pg_clipfrac_lower, actor/grad_norm,
+  /// actor/lr, actor/step_skipped, actor/tokens, actor/micro_batches (this rank's).
+  result<runtime::Metrics> update_policy(const PackedSequences& sequences,
+                                         const PolicyUpdate& update);
+
+  /// Critic: value of the state before each response token, response-packed; no collective.
+  result<std::vector<float>> values(const PackedSequences& sequences);
+
+  /// Critic: one optimizer step. Metrics critic/vf_loss, critic/vf_clipfrac, critic/vpred_mean,
+  /// critic/grad_norm, critic/lr, critic/step_skipped.
+  result<runtime::Metrics> update_value(const PackedSequences& sequences,
+                                        const ValueUpdate& update);
+
+  /// Token-mean cross-entropy of response tokens with mask 1 (empty = all); one optimizer step.
+  /// Metrics train/loss, train/grad_norm, train/lr, train/step_skipped, train/tokens.
+  result<runtime::Metrics> update_sft(const PackedSequences& sequences,
+                                      std::span<const std::uint8_t> mask = {});
+
+  /// Mean cross-entropy over the masked response tokens of ALL ranks, without an update; one
+  /// collective. 0 when there is no token.
+  result<double> sft_loss(const PackedSequences& sequences,
+                          std::span<const std::uint8_t> mask = {});
+
+  /// Views in canonical order (`expected_tensors`, plus `value_head.weight` for a critic, minus
+  /// its `lm_head.weight`). They follow later updates; copy to keep a version.
+  std::span<const NamedTensor> weights() const;
+  /// Copies every tensor of `weights()` from `source`; extra names are ignored. All or nothing.
+  result<void> set_weights(std::span<const NamedTensor> source);
+
+  std::int64_t optimizer_steps() const;  ///< updates done, skipped ones not counted
+  std::int64_t parameter_count() const;
+  const ModelConfig& config() const;
+  const TrainEngineOptions& options() const;
+
+  TrainState state() const;
+  /// Restores counters, weights and moments exactly. All or nothing; errors name the tensor.
+  result<void> load_state(const std::string& json, std::span<const NamedTensor> tensors);
+
+  TrainMemory memory() const;
+  /// Gives back what is not needed between updates (the gradient buffer). On CPU, device memory
+  /// is host memory, so weights and moments stay. Returns the bytes freed; the next update takes
+  /// them again.
+  Bytes offload();
+  void onload();
+
+ private:
+  struct Impl;
+  explicit TrainEngine(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+/// GFLOP/s of one 256×256×256 f32 matrix product on one thread, best of a few (~20 ms in all).
+double gemm_gigaflops();
+
+/// Warns in the log, naming the package to install, when gemm_gigaflops() is below
+/// `kSlowGemmGigaflops`; returns the rate. Call once at start-up.
+double gemm_self_test();
+
+/// The reference BLAS reaches 2–3 GFLOP/s on one core, OpenBLAS 40–90 (engines.md §8).
+inline constexpr double kSlowGemmGigaflops = 10.0;
+
+}  // namespace troupe::actors
