@@ -6,7 +6,7 @@ message(STATUS "LibTorch ${Torch_VERSION}")
 
 add_library(troupe_torch INTERFACE)
 foreach(directory ${TORCH_INCLUDE_DIRS})
-  target_include_directories(troupe_torch SYSTEM INTERFACE ${directory})
+  target_include_directories(troupe_torch SYSTEM INTERFACE $<BUILD_INTERFACE:${directory}>)
 endforeach()
 target_link_libraries(troupe_torch INTERFACE ${TORCH_LIBRARIES})
 separate_arguments(torch_flags UNIX_COMMAND "${TORCH_CXX_FLAGS}")
