@@ -99,7 +99,7 @@ result<AdvantageOutput> gpg_advantage(const AdvantageInput&, const AdvantageOpti
 /// Fewer than two tokens, or all equal: exactly 0. Returns how many tokens that was.
 std::int64_t whiten(const TokenBatchView& batch, std::span<double> values);
 
-/// Adds the report's counts and mean, min and max of advantages under `critic/…`.
+/// Adds the report's counts as `critic/groups`, `critic/zero_variance_groups`, ….
 void add_report(const AdvantageReport& report, WeightedSums& metrics);
 
 }  // namespace troupe::actors

@@ -26,8 +26,6 @@
 
 namespace troupe::actors {
 
-inline constexpr double kLogRatioMax = 20.0;  ///< bound of |log π - log π_old|
-
 struct PolicyLossInput {
   TokenBatchView tokens;
   std::span<const float> log_probs;             ///< [T] log π of the policy being trained; ≤ 0

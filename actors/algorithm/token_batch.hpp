@@ -62,10 +62,13 @@ std::int64_t valid_length(const TokenBatchView& batch, std::size_t sequence);
 /// Dense numbers for textual group ids, by first appearance: "7" and "007" are two groups.
 std::vector<std::int64_t> number_groups(std::span<const std::string> ids);
 
-/// kInvalidArgument unless `values` has one entry per token (T) and every unmasked one is a
-/// number. Infinities pass only where `allow_infinite` is set (log-probs of -inf are legal).
+/// kInvalidArgument unless `values` has one entry per token (T) and every unmasked one is finite.
 /// The message names `name`, the sequence and the position.
 result<void> check_tokens(const TokenBatchView& batch, std::span<const float> values,
-                          std::string_view name, bool allow_infinite = false);
+                          std::string_view name);
+
+/// The same for log-probs, where -inf is legal too.
+result<void> check_log_probs(const TokenBatchView& batch, std::span<const float> values,
+                             std::string_view name);
 
 }  // namespace troupe::actors
