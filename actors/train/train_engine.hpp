@@ -18,7 +18,9 @@
 // load_state() in a fresh engine, continues with the same bits.
 // **Cost:** bench/train prints tokens/s.
 
+#include "actors/algorithm/kl.hpp"
 #include "actors/algorithm/policy_loss.hpp"
+#include "actors/algorithm/value_loss.hpp"
 #include "actors/model/hf_folder.hpp"
 #include "actors/model/model_config.hpp"
 #include "actors/train/packed_sequences.hpp"
@@ -40,22 +42,32 @@ struct TokenLogProbs {
   std::vector<float> entropy;    ///< nats, of the same distribution over the whole vocabulary
 };
 
-/// Everything `update_policy` needs besides the sequences; spans are response-packed.
+/// Everything `update_policy` needs besides the sequences; spans are response-packed [tokens of
+/// this rank's share] unless said. The total loss is
+///   loss(log π) + kl_coefficient · KL(π ‖ reference) − entropy_coefficient · H(π),
+/// each aggregated over the mini-batch of all ranks by `loss_options.aggregation`.
 struct PolicyUpdate {
   std::span<const float> old_log_probs;        ///< of the proximal policy
   std::span<const float> advantages;
   std::span<const std::uint8_t> mask;          ///< 1 = trained on; empty = all ones
-  std::span<const float> reference_log_probs;  ///< empty = no KL term in the loss
+  std::span<const float> reference_log_probs;  ///< needed iff kl_coefficient ≠ 0; else optional
   std::span<const float> rollout_weights;      ///< importance weights (constants); empty = ones
+  std::span<const std::int64_t> sequence_ids;  ///< [S], for losses that select tokens; else empty
   float temperature = 1.0F;
-  PolicyLossOptions loss;
+  PolicyLoss loss;  ///< from a PolicyLossRegistry; the same on all ranks, like all numbers below
+  PolicyLossOptions loss_options;
+  double loss_scale_factor = 0;  ///< of LossAggregation::kSeqMeanTokenSumNorm
+  double entropy_coefficient = 0;
+  double kl_coefficient = 0;
+  KlKind kl_kind;
 };
 
 struct ValueUpdate {
   std::span<const float> returns;
-  std::span<const float> old_values;
+  std::span<const float> old_values;   ///< may be empty when options.clip is 0
   std::span<const std::uint8_t> mask;  ///< empty = all ones
-  double clip_range = 0.5;             ///< ≤ 0 does not clip
+  ValueLossOptions options;
+  double loss_scale_factor = 0;
 };
 
 /// Borrowed view of everything that makes training continue: counters as JSON text, and f32
@@ -84,10 +96,12 @@ class TrainEngine {
                                   bool want_entropy = false);
 
   /// One optimizer step on one mini-batch (this rank's share of it). Skips the step on every rank
-  /// when the global gradient is not finite (`actor/step_skipped` = 1). Metrics are global and
-  /// equal on all ranks: actor/pg_loss, actor/loss, actor/entropy, actor/kl_loss (with a
-  /// reference), actor/ppo_kl, actor/pg_clipfrac, actor/pg_clipfrac_lower, actor/grad_norm,
-  /// actor/lr, actor/step_skipped, actor/tokens, actor/micro_batches (this rank's).
+  /// when the global gradient is not finite (`actor/step_skipped` = 1). Metrics are this rank's,
+  /// with weights, so that merging those of all ranks (and mini-batches) gives the global means:
+  /// actor/pg_loss, actor/entropy, actor/kl_loss (with a reference), actor/ppo_kl,
+  /// actor/pg_clipfrac, … from the loss; actor/grad_norm, actor/lr, actor/step_skipped (equal on
+  /// all ranks); actor/tokens, actor/micro_batches (sums).
+  /// Losses that select tokens cost one more forward pass and one more collective.
   result<runtime::Metrics> update_policy(const PackedSequences& sequences,
                                          const PolicyUpdate& update);
 
