@@ -118,8 +118,8 @@ class Batch {
   static result<Batch> concat(std::span<const Batch> parts);
   /// Adds the columns, metadata and metrics of `other`, which has the same rows. What both have
   /// must be bitwise equal (NaN equals NaN); kConflict names the column, the first differing row
-  /// and both values.
-  result<void> merge(const Batch& other);
+  /// and both values. References to compare that are not the same view are pulled for it.
+  result<void> merge(const Batch& other, PullMeter* meter = nullptr);
 
   /// This batch with rows added until `multiple` ≥ 1 (CHECK) divides the count, and a `valid`
   /// column that is false on them. Added rows repeat rows 0, 1, … (also when the batch is smaller

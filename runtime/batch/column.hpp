@@ -150,6 +150,9 @@ class Column {
   /// The first row at which the two differ in length or in any bit; empty when equal. Rows past
   /// the shorter column differ. CHECKs equal types.
   std::optional<std::int64_t> first_difference(const Column& other) const;
+  /// True when both are the same rows of the same storages, which needs no payload to tell; false
+  /// says nothing.
+  bool same_view(const Column& other) const;
   /// Same type and the same bits in every row.
   bool bitwise_equal(const Column& other) const;
   /// Row `i` for people: `[1, 2, 3]`, at most 8 elements or 60 bytes of text.

@@ -85,6 +85,11 @@ class ColumnStore {
  private:
   class Core;
   friend class ColumnLease;
+  using LengthTables = std::vector<std::shared_ptr<const std::vector<std::int64_t>>>;
+
+  /// As `put`, sharing one length table among columns with equal lengths.
+  result<Column> put_sharing(const Column& column, LengthTables& tables);
+
   std::shared_ptr<Core> core_;
 };
 
