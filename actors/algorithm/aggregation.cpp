@@ -57,8 +57,7 @@ result<TokenWeights> TokenWeights::make(const TokenBatchView& batch, LossAggrega
       break;
     case LossAggregation::kSeqMeanTokenSumNorm:
       if (!(normaliser.scale_factor > 0))
-        return fail(ErrorCode::kConfig,
-                    "seq-mean-token-sum-norm: scale factor is {}, wanted > 0",
+        return fail(ErrorCode::kConfig, "seq-mean-token-sum-norm: scale factor is {}, wanted > 0",
                     normaliser.scale_factor);
       weights.per_token_ = inverse(sequences * normaliser.scale_factor);
       break;

@@ -36,7 +36,8 @@ std::string unknown_name_message(std::string_view kind, std::string_view name,
     }
     list += (list.empty() ? "" : ", ") + candidate;
   }
-  if (nearest == nullptr) return fmt::format("{}: unknown name '{}', none is registered", kind, name);
+  if (nearest == nullptr)
+    return fmt::format("{}: unknown name '{}', none is registered", kind, name);
   // Farther than half of its letters is no typing error.
   const bool near = 2 * nearest_distance <= std::max<std::size_t>(nearest->size(), 2);
   if (near)

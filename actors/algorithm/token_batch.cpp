@@ -31,8 +31,9 @@ result<void> TokenBatchView::check() const {
     return fail(ErrorCode::kInvalidArgument, "offsets: start at {}, wanted 0", offsets.front());
   for (std::size_t s = 0; s + 1 < offsets.size(); ++s) {
     if (offsets[s + 1] < offsets[s])
-      return fail(ErrorCode::kInvalidArgument, "offsets: sequence {} ends at {}, before its start {}",
-                  s, offsets[s + 1], offsets[s]);
+      return fail(ErrorCode::kInvalidArgument,
+                  "offsets: sequence {} ends at {}, before its start {}", s, offsets[s + 1],
+                  offsets[s]);
   }
   if (static_cast<std::size_t>(offsets.back()) != mask.size())
     return fail(ErrorCode::kInvalidArgument, "offsets: end at {}, but mask has {} tokens",

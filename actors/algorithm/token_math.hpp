@@ -13,7 +13,7 @@
 
 namespace troupe::actors {
 
-inline constexpr double kLogRatioMax = 20.0;   ///< bound of |log π - log π_other|
+inline constexpr double kLogRatioMax = 20.0;    ///< bound of |log π - log π_other|
 inline constexpr double kLogProbMin = -1000.0;  ///< where a log-prob itself is part of a loss
 
 /// Calls visit(sequence, token) for every unmasked token, in order.
