@@ -62,8 +62,9 @@ MemoryEntry* find_entry(std::vector<MemoryEntry>& entries, const MemoryKey& key)
 }  // namespace
 
 MemoryLedger::MemoryLedger(DeviceId device, Bytes capacity) : device_(device), capacity_(capacity) {
-  TROUPE_CHECK(capacity.value >= 0, "device {}: capacity of {} bytes", device.value,
-               capacity.value);
+  // Half of the range, so that a saturated sum is above every capacity.
+  TROUPE_CHECK(capacity.value >= 0 && capacity.value <= std::int64_t{1} << 62,
+               "device {}: capacity of {} bytes", device.value, capacity.value);
 }
 
 Bytes MemoryLedger::used() const {
