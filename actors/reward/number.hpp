@@ -9,7 +9,6 @@
 // **Invariants:** no overflow: arithmetic that does not fit gives an empty optional.
 // **Cost:** linear in the text.
 
-#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -29,26 +28,21 @@ class Rational {
   std::int64_t denominator() const { return denominator_; }
   bool operator==(const Rational&) const = default;
 
-  /// Each is empty on overflow; `divide` also by zero.
-  friend std::optional<Rational> add(const Rational& a, const Rational& b);
-  friend std::optional<Rational> subtract(const Rational& a, const Rational& b);
-  friend std::optional<Rational> multiply(const Rational& a, const Rational& b);
-  friend std::optional<Rational> divide(const Rational& a, const Rational& b);
-
  private:
   std::int64_t numerator_ = 0;
   std::int64_t denominator_ = 1;
 };
 
+/// Exact; empty on overflow, `divide` also by zero.
 std::optional<Rational> add(const Rational& a, const Rational& b);
 std::optional<Rational> subtract(const Rational& a, const Rational& b);
 std::optional<Rational> multiply(const Rational& a, const Rational& b);
 std::optional<Rational> divide(const Rational& a, const Rational& b);
 
 struct Number {
-  std::string decimal;              ///< `-12.5`: no leading or trailing zeros; empty for 1/3
+  std::string decimal;               ///< `-12.5`: no leading or trailing zeros; empty for 1/3
   std::optional<Rational> rational;  ///< where 64 bits suffice
-  std::string fraction;             ///< `1/3` by canonical digits; empty for decimals
+  std::string fraction;              ///< `1/3`; empty for finite decimals
 
   /// Equal in value.
   friend bool operator==(const Number& a, const Number& b);
@@ -66,7 +60,8 @@ struct ScannedNumber {
 /// `\frac{a}{b}` (also \dfrac, \tfrac, \frac12) and `a\frac{b}{c}`. Empty when none starts there.
 std::optional<ScannedNumber> scan_number(std::string_view text, std::size_t at);
 
-/// The whole text as one number, white space around allowed; empty when it is anything else.
+/// The whole text as one number, with white space around, a space after its sign, a percent sign
+/// and a final period allowed; empty when it is anything else.
 std::optional<Number> parse_number(std::string_view text);
 
 /// The first and the last number of a text.

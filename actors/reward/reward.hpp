@@ -90,7 +90,7 @@ class RewardRegistry {
   /// short ones.
   bool covers(std::string_view data_source) const { return find(data_source) != nullptr; }
 
-  /// Applies the rule of `input.data_source`. kNotFound names the nearest known source;
+  /// Applies the rule of `input.data_source`. kNotFound lists the known names;
   /// kInvalidArgument when the rule returned NaN or infinity.
   result<RewardScore> score(const RewardInput& input) const;
 
