@@ -1,0 +1,53 @@
+#pragma once
+
+// One decoder layer: attention and gated MLP, each behind an RMSNorm and a residual sum.
+//
+// **Threads:** pure functions of tensors; see packed_attention for the table.
+
+#include "actors/model/attention.hpp"
+
+#include <ATen/core/Tensor.h>
+
+namespace troupe::actors {
+
+/// Leaves of one layer; biases and q/k norms are undefined where the model has none.
+struct LayerWeights {
+  at::Tensor input_norm;    ///< [H]
+  at::Tensor qkv;           ///< [(N+2K)·D, H]
+  at::Tensor qkv_bias;      ///< [(N+2K)·D]
+  at::Tensor q_norm;        ///< [D]
+  at::Tensor k_norm;        ///< [D]
+  at::Tensor o;             ///< [H, N·D]
+  at::Tensor o_bias;        ///< [H]
+  at::Tensor mlp_norm;      ///< [H], Hugging Face's post_attention_layernorm
+  at::Tensor gate_up;       ///< [2F, H]
+  at::Tensor gate_up_bias;  ///< [2F]
+  at::Tensor down;          ///< [H, F]
+  at::Tensor down_bias;     ///< [H]
+};
+
+/// What all layers and passes of a model share.
+struct LayerContext {
+  AttentionShape shape;
+  double eps = 1e-6;
+  const RotaryTable* rotary = nullptr;
+};
+
+/// The residual stream as two summands: the next norm adds them, in the same pass over memory.
+struct Residual {
+  at::Tensor x;      ///< [T, H]
+  at::Tensor delta;  ///< [T, H], or undefined: 0
+};
+
+/// offsets [S+1] i64: where the packed sequences begin.
+Residual decoder_layer(const LayerWeights& weights, const LayerContext& context,
+                       const at::Tensor& offsets, const Residual& in);
+
+/// The same with the summands added, x [T, H] → [T, H], but it keeps only its input for backward
+/// and runs the layer again there; the gradients have the same bits. Weight gradients go straight
+/// into the leaves, so this works with `backward()` and not with `torch::autograd::grad` on
+/// weights. `weights` and `context` must outlive backward.
+at::Tensor decoder_layer_recomputed(const LayerWeights& weights, const LayerContext& context,
+                                    const at::Tensor& offsets, const at::Tensor& x);
+
+}  // namespace troupe::actors
