@@ -22,6 +22,9 @@ using Partition = std::vector<std::vector<std::int64_t>>;  ///< [k] parts of ind
 /// attention work at a hidden size of 4096 (12h²L + 2hL²).
 std::int64_t sequence_work(std::int64_t tokens);
 
+/// sequence_work of each; kInvalidArgument naming a length that is negative or above 10⁹.
+result<std::vector<std::int64_t>> sequence_works(std::span<const std::int64_t> lengths);
+
 enum class PartSizes {
   kFree,   ///< any number of items, also none
   kEqual,  ///< ⌈n/k⌉ or ⌊n/k⌋ items
