@@ -1,0 +1,95 @@
+#pragma once
+
+// The untyped heart of a worker group: ranks, the order of calls, deadlines, failures.
+//
+// Users meet `WorkerGroup<W>` (worker_group.hpp).
+// Ownership: counted; engines and actors hold it, `shutdown` breaks the cycles.
+// **Threads:** every public function from any thread.
+// **Invariants:** all ranks see calls in one order; every submitted call ends; the first death of
+// a rank is the group's cause of death for ever.
+
+#include "runtime/base/result.hpp"
+#include "runtime/group/call.hpp"
+#include "runtime/group/group_options.hpp"
+#include "runtime/group/rank.hpp"
+
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+namespace troupe::runtime {
+
+class GroupActors;
+
+class GroupCore final : public RefCounted {
+ public:
+  /// Starts the ranks and waits until every worker is constructed. The error names group and rank.
+  static result<Ref<GroupCore>> create(ActorSystem& system, GroupOptions options,
+                                       MakeWorker make_worker);
+
+  /// Queues `call` on all ranks, or fails it at once.
+  void submit(Ref<Call> call, const CancelToken& cancel);
+  /// The caller cancelled its pending, which is over.
+  void abandon(Call& call);
+  /// Ends all calls with kCancelled, stops ranks and actors. Waits at most shutdown_wait.
+  void shutdown();
+
+  /// Asks every shell; kDeadline names the rank that did not answer.
+  result<std::vector<RankStatus>> status(Deadline deadline);
+  /// Kills a rank as if it had died of `cause`.
+  void kill(RankId rank, Error cause);
+  /// Ends what the ranks wait for in collectives; the group goes on with the next call.
+  void abort(RankId rank, const Error& cause);
+  /// Why the group cannot be called any more, if so.
+  std::optional<Error> dead_cause() const;
+  std::size_t calls_open() const;
+  const GroupOptions& options() const { return options_; }
+
+  // From the engines and the shells.
+  void rank_constructed(RankId rank, std::optional<Error> error);
+  /// A rank is through with `call`.
+  void rank_done(Call& call, RankId rank, result<void> outcome);
+  void rank_died(RankId rank, Error cause, Call* during);
+  void enqueue(RankId rank, Ref<Call> call) { ranks_[index(rank)]->push(std::move(call)); }
+  Rank& rank(RankId rank) { return *ranks_[index(rank)]; }
+
+ private:
+  friend Ref<GroupCore> make_ref<GroupCore>(ActorSystem&, GroupOptions&&);
+  GroupCore(ActorSystem& system, GroupOptions options);
+  ~GroupCore() override;
+
+  static std::size_t index(RankId rank) { return static_cast<std::size_t>(rank.value); }
+  result<void> start(MakeWorker make_worker);
+  result<void> check_options() const;
+  std::optional<Error> refusal_locked() const;
+  result<void> take_lanes(Call& call);
+  void deadline_passed(Call& call);
+  /// Takes a call that is over off the books.
+  void close(Call& call);
+  /// After the first error of a call: frees ranks that wait for the failed one, and plans the
+  /// rebuilding of the communicators before the first call that no rank has begun.
+  void break_communicators(Call& call, RankId rank, const Error& cause, bool others_wait);
+  std::string waiting_ranks(const Call& call) const;
+
+  ActorSystem& system_;
+  const GroupOptions options_;
+  std::vector<Ref<Rank>> ranks_;
+  std::unique_ptr<GroupActors> actors_;
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::condition_variable constructed_;
+  std::size_t constructed_count_ = 0;
+  std::optional<Error> construct_error_;
+  std::deque<Ref<Call>> open_calls_;  // in submission order
+  std::optional<Error> dead_cause_;
+  bool closed_ = false;
+  std::uint64_t last_call_ = 0;
+  std::int64_t epoch_ = 0;
+  bool rebuild_next_ = false;
+};
+
+}  // namespace troupe::runtime

@@ -1,0 +1,113 @@
+#pragma once
+
+// One rank: the engine thread that runs the worker's methods, its queue, and what its shell shows.
+//
+// Ownership: counted; the engine thread, the core and the shell hold it, so an engine that is
+// stuck when its group is destroyed keeps what it uses.
+// **Threads:** `push`, `status` and the notes from any thread; the worker lives and dies on the
+// engine thread.
+// **Invariants:** calls run one at a time, in queue order. A failed CHECK or foreign exception in
+// a method ends the engine and is reported once; a `Failure` or error result does not.
+
+#include "runtime/base/result.hpp"
+#include "runtime/batch/column_ref.hpp"
+#include "runtime/comm/collective.hpp"
+#include "runtime/group/call.hpp"
+#include "runtime/group/group_options.hpp"
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace troupe::runtime {
+
+class GroupCore;
+
+/// A worker of any class.
+using OwnedWorker = std::unique_ptr<void, void (*)(void*)>;
+/// Makes a rank's worker, on its engine thread.
+using MakeWorker = std::function<result<OwnedWorker>(WorkerContext&)>;
+
+/// What context and status share.
+struct RankCell {
+  RankCell(std::string group_name, RankId own_rank, Mesh group_mesh)
+      : group(std::move(group_name)),
+        rank(own_rank),
+        mesh(std::move(group_mesh)),
+        columns(ColumnOwner{group, own_rank}) {}
+
+  const std::string group;
+  const RankId rank;
+  const Mesh mesh;
+  ColumnStore columns;
+  PullMeter pulled;
+  std::unique_ptr<Collective> world;                               // null without collectives
+  std::map<std::string, std::unique_ptr<Collective>, std::less<>> axes;  // engine thread only
+
+  std::atomic<std::int64_t> progress{0};
+  std::atomic<std::int64_t> calls_done{0};
+  std::atomic<const Call*> current{nullptr};  // only the engine thread looks inside
+  std::atomic<Duration::rep> deadline{0};     // of the current call
+
+  mutable std::mutex mutex;  // guards what follows
+  std::string_view method;   // views of declarations live as long as the program
+  TimePoint busy_since;
+  std::string waits_for;
+  TimePoint waiting_since;
+  std::optional<Error> death;
+};
+
+class Rank final : public RefCounted {
+ public:
+  Rank(std::string group, RankId rank, const Mesh& mesh, std::unique_ptr<Collective> world)
+      : cell_(std::move(group), rank, mesh) {
+    cell_.world = std::move(world);
+  }
+
+  /// Starts the engine; it reports to `core`, which it keeps alive.
+  void start(Ref<GroupCore> core, MakeWorker make_worker);
+  /// Puts a call into the queue; `wake` tells the engine about it.
+  void push(Ref<Call> call);
+  void wake() { changed_.notify_one(); }
+  /// The engine ends when its present method does; what is queued is dropped.
+  void stop();
+  /// Waits for the end of the engine; at `deadline` leaves the thread behind and returns false.
+  bool join(Deadline deadline);
+
+  RankStatus status() const;
+  std::int64_t heartbeat() const { return cell_.progress.load() + cell_.calls_done.load(); }
+  RankCell& cell() { return cell_; }
+
+ private:
+  ~Rank() override = default;
+  void engine_main(GroupCore& core, const MakeWorker& make_worker);
+  bool construct(GroupCore& core, const MakeWorker& make_worker);
+  /// False when the rank died.
+  bool run_call(GroupCore& core, Call& call);
+  result<void> prepare(Call& call, std::unique_ptr<LaneGate::Turn>& turn);
+  result<void> split_axes(Deadline deadline);
+  Ref<Call> pop();
+
+  RankCell cell_;
+  WorkerContext context_{cell_};
+  OwnedWorker worker_{nullptr, [](void*) {}};  // engine thread only
+  std::thread thread_;
+
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  std::condition_variable ended_;
+  std::deque<Ref<Call>> queue_;
+  bool stop_ = false;
+  bool over_ = false;
+};
+
+}  // namespace troupe::runtime

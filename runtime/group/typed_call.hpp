@@ -1,0 +1,375 @@
+#pragma once
+
+// The typed half of a call: splits arguments, runs the method, joins results. Internal to
+// worker_group.hpp.
+//
+// **Threads:** as `Call`: arguments are set by the caller, values by each rank in its own slot.
+// **Invariants:** arguments are const once set; `finish` runs after every rank has put its value.
+
+#include "runtime/base/check.hpp"
+#include "runtime/group/call.hpp"
+#include "runtime/group/dispatch.hpp"
+#include "runtime/group/mesh.hpp"
+#include "runtime/group/rank.hpp"
+#include "runtime/task/pending.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace troupe::runtime {
+
+template <class W>
+inline constexpr auto kMethodsOf = W::methods();
+template <class W>
+using MethodsOf = std::remove_const_t<decltype(kMethodsOf<W>)>;
+
+inline constexpr std::size_t kNoMethod = static_cast<std::size_t>(-1);
+
+/// Place of M in W::methods(), or kNoMethod.
+template <class W, auto M>
+consteval std::size_t method_index() {
+  return []<std::size_t... I>(std::index_sequence<I...>) {
+    std::size_t found = kNoMethod;
+    ((std::is_same_v<std::tuple_element_t<I, MethodsOf<W>>, Method<M>> ? found = I : found), ...);
+    return found;
+  }(std::make_index_sequence<std::tuple_size_v<MethodsOf<W>>>());
+}
+
+enum class CallFault { kNone, kUnregistered, kWrongCount, kWrongType };
+
+template <class Given, class Value>
+inline constexpr bool kPassesAs =
+    std::is_convertible_v<Given, Value> &&
+    !(std::is_floating_point_v<std::remove_cvref_t<Given>> && std::is_integral_v<Value>);
+
+/// What is wrong with calling M of W with these argument types; tests and static_asserts use it.
+template <class W, auto M, class... Given>
+consteval CallFault call_fault() {
+  using Shape = MethodShape<decltype(M)>;
+  constexpr std::size_t kIndex = method_index<W, M>();
+  if constexpr (kIndex == kNoMethod) {
+    return CallFault::kUnregistered;
+  } else if constexpr (sizeof...(Given) != Shape::kArity) {
+    return CallFault::kWrongCount;
+  } else {
+    constexpr auto kMethod = std::get<kIndex>(kMethodsOf<W>);
+    return []<std::size_t... I>(std::index_sequence<I...>) {
+      using Values = typename Shape::Values;
+      using Passed = std::tuple<Given&&...>;
+      const bool fits =
+          (true && ... &&
+           (kMethod.arguments[I].kind == ArgKind::kPerRank
+                ? std::is_convertible_v<std::tuple_element_t<I, Passed>,
+                                        std::vector<std::tuple_element_t<I, Values>>>
+                : kPassesAs<std::tuple_element_t<I, Passed>, std::tuple_element_t<I, Values>>));
+      return fits ? CallFault::kNone : CallFault::kWrongType;
+    }(std::index_sequence_for<Given...>());
+  }
+}
+
+/// The ranks from which each method's result is taken, in data-parallel order.
+result<std::vector<RankId>> collecting_ranks_of(const Mesh& mesh, std::string_view method,
+                                                ResultKind kind, const Collect& collect);
+
+template <class W>
+result<std::vector<std::vector<RankId>>> collecting_ranks(const Mesh& mesh) {
+  std::vector<std::vector<RankId>> all;
+  std::optional<Error> error;
+  std::apply(
+      [&](const auto&... one) {
+        const auto add = [&](const auto& method) {
+          auto ranks =
+              collecting_ranks_of(mesh, method.name, method.outcome.kind, method.collected);
+          if (ranks) {
+            all.push_back(std::move(*ranks));
+          } else if (!error) {
+            error = std::move(ranks).error();
+          }
+        };
+        (add(one), ...);
+      },
+      kMethodsOf<W>);
+  if (error) return fail(std::move(*error));
+  return all;
+}
+
+template <class W, class Made>
+result<OwnedWorker> own_worker(Made made) {
+  if constexpr (std::is_convertible_v<Made, std::unique_ptr<W>>) {
+    std::unique_ptr<W> worker = std::move(made);
+    TROUPE_CHECK(worker != nullptr, "worker group: the factory returned null");
+    return OwnedWorker(worker.release(), [](void* gone) { delete static_cast<W*>(gone); });
+  } else {
+    if (!made) return fail(std::move(made).error());
+    return own_worker<W>(std::move(*made));
+  }
+}
+
+/// One argument on its way: a single value, or one part per data-parallel coordinate or rank.
+template <class T>
+struct Parcel {
+  std::vector<T> parts;
+  ArgKind kind = ArgKind::kBroadcast;
+  const T& at(const Mesh& mesh, RankId rank) const {
+    if (kind == ArgKind::kBroadcast) return parts.front();
+    if (kind == ArgKind::kPerRank) return parts[static_cast<std::size_t>(rank.value)];
+    return parts[static_cast<std::size_t>(mesh.data_part(rank))];
+  }
+};
+
+template <class W, auto M>
+class TypedCall final : public Call {
+ public:
+  static constexpr auto kMethod = std::get<method_index<W, M>()>(kMethodsOf<W>);
+  static constexpr ResultKind kKind = kMethod.outcome.kind;
+  using Shape = MethodShape<decltype(M)>;
+  using Value = typename Shape::Value;
+  using Slot = std::conditional_t<std::is_void_v<Value>, std::monostate, Value>;
+  using Outcome = std::conditional_t<
+      kKind == ResultKind::kNone, void,
+      std::conditional_t<kKind == ResultKind::kAll, std::vector<Slot>, Value>>;
+  static_assert(kKind == ResultKind::kNone || !std::is_void_v<Value>,
+                "method: a method without a value needs returns(none)");
+  static_assert(kKind != ResultKind::kConcat || Joinable<Slot>,
+                "method: returns(concat) needs DispatchTraits<T>::concat for the result type");
+  static_assert(kKind != ResultKind::kReduce || kMethod.outcome.reduce == kMerge ||
+                    std::is_arithmetic_v<Slot>,
+                "method: reduce(kSum|kMean|kMin|kMax) needs a number as result");
+  static_assert(kKind != ResultKind::kReduce || kMethod.outcome.reduce != kMerge ||
+                    Mergeable<Slot>,
+                "method: reduce(kMerge) needs a result type with merge(const T&) -> result<void>");
+  static_assert(kKind != ResultKind::kReduce || kMethod.outcome.reduce != kMean ||
+                    std::is_floating_point_v<Slot>,
+                "method: reduce(kMean) needs a floating-point result");
+
+  TypedCall(const Mesh& mesh, const std::vector<RankId>& collectors, completer<Outcome> out,
+            Deadline until)
+      : mesh_(mesh), collectors_(collectors), out_(std::move(out)) {
+    method = kMethod.name;
+    phase = kMethod.lane_phase;
+    deadline = until;
+    if constexpr (kKind != ResultKind::kNone) slots_.resize(static_cast<std::size_t>(mesh_.size()));
+  }
+
+  /// kInvalidArgument names the argument: rows that differ between scattered ones, or a per_rank
+  /// vector of the wrong length.
+  template <class... Given>
+  result<void> set_arguments(Given&&... given) {
+    return set_all(std::index_sequence_for<Given...>(), std::forward<Given>(given)...);
+  }
+
+  result<void> run(void* worker, RankId rank, WorkerContext& context) override {
+    return invoke(*static_cast<W*>(worker), rank, context,
+                  std::make_index_sequence<Shape::kArity>());
+  }
+
+  result<void> finish() override {
+    if constexpr (kKind == ResultKind::kNone) {
+      out_.complete({});
+    } else {
+      auto joined = join();
+      if (!joined) return troupe::fail(std::move(joined).error());
+      out_.complete(std::move(joined));
+    }
+    return {};
+  }
+  bool fail(Error error) override { return out_.fail(std::move(error)); }
+  bool over() const override { return out_.done(); }
+
+ private:
+  template <std::size_t I>
+  using ValueOf = std::tuple_element_t<I, typename Shape::Values>;
+
+  template <std::size_t... I, class... Given>
+  result<void> set_all(std::index_sequence<I...>, Given&&... given) {
+    result<void> outcome;
+    // Left to right, stopping at the first error.
+    (void)((outcome = set_one<I>(std::forward<Given>(given))).has_value() && ...);
+    return outcome;
+  }
+
+  template <std::size_t I, class Given>
+  result<void> set_one(Given&& given) {
+    constexpr ArgSpec kSpec = kMethod.arguments[I];
+    using T = ValueOf<I>;
+    auto& parcel = std::get<I>(parcels_);
+    parcel.kind = kSpec.kind;
+    if constexpr (kSpec.kind == ArgKind::kBroadcast) {
+      parcel.parts.push_back(std::forward<Given>(given));
+    } else if constexpr (kSpec.kind == ArgKind::kPerRank) {
+      parcel.parts = std::forward<Given>(given);
+      if (parcel.parts.size() != static_cast<std::size_t>(mesh_.size())) {
+        return troupe::fail(ErrorCode::kInvalidArgument,
+                            "{}: argument {} has {} values, wanted one for each of {} ranks",
+                            method, I, parcel.parts.size(), mesh_.size());
+      }
+    } else {
+      static_assert(Scatterable<T>,
+                    "method: scatter needs DispatchTraits<T>::rows and split for the parameter");
+      const T& whole = given;
+      const std::int64_t rows = DispatchTraits<T>::rows(whole);
+      if (rows_ && rows != *rows_) {
+        return troupe::fail(ErrorCode::kInvalidArgument,
+                            "{}: argument {} has {} rows, the scattered one before it has {}",
+                            method, I, rows, *rows_);
+      }
+      rows_ = rows;
+      if constexpr (kSpec.kind == ArgKind::kScatterPadded) {
+        static_assert(Paddable<T>,
+                      "method: scatter_padded needs DispatchTraits<T>::pad for the parameter");
+        const std::int64_t multiple = std::int64_t{mesh_.data_parts()} * kSpec.multiple;
+        if (rows > 0 && rows % multiple != 0) {
+          if constexpr (requires { DispatchTraits<T>::flagged(whole); })
+            padding_.flagged = padding_.flagged || DispatchTraits<T>::flagged(whole);
+          const T padded = DispatchTraits<T>::pad(whole, multiple);
+          padding_.rows = rows;
+          padding_.padded_rows = DispatchTraits<T>::rows(padded);
+          parcel.parts = DispatchTraits<T>::split(padded, mesh_.data_parts());
+          return {};
+        }
+      }
+      parcel.parts = DispatchTraits<T>::split(whole, mesh_.data_parts());
+      TROUPE_CHECK(parcel.parts.size() == static_cast<std::size_t>(mesh_.data_parts()),
+                   "{}: split of argument {} gave {} parts, wanted {}", method, I,
+                   parcel.parts.size(), mesh_.data_parts());
+    }
+    return {};
+  }
+
+  /// A batch whose columns live elsewhere arrives with them here, unless the method is lazy.
+  template <class T>
+  static result<T> arrived(const T& part, WorkerContext& context) {
+    if constexpr (std::is_same_v<T, Batch> && kMethod.pulls_columns) {
+      if (part.has_references()) return part.resolve(&context.pulled());
+    }
+    return part;
+  }
+  template <class T>
+  static constexpr bool kMayArrive = std::is_same_v<T, Batch> && kMethod.pulls_columns;
+
+  template <std::size_t... I>
+  result<void> invoke(W& worker, RankId rank, WorkerContext& context, std::index_sequence<I...>) {
+    // Batches are handles: a copy per rank costs reference counts. Other values are passed as they
+    // lie in the parcel, shared and const.
+    std::tuple<std::conditional_t<kMayArrive<ValueOf<I>>, result<Batch>, std::monostate>...> local;
+    std::optional<Error> error;
+    const auto arrive = [&]<std::size_t K>(std::integral_constant<std::size_t, K>) {
+      if constexpr (kMayArrive<ValueOf<K>>) {
+        auto& slot = std::get<K>(local);
+        slot = arrived(std::get<K>(parcels_).at(mesh_, rank), context);
+        if (!slot && !error) error = slot.error();
+      }
+    };
+    (arrive(std::integral_constant<std::size_t, I>()), ...);
+    if (error) return troupe::fail(std::move(*error));
+    const auto pick = [&]<std::size_t K>(
+        std::integral_constant<std::size_t, K>) -> const ValueOf<K>& {
+      if constexpr (kMayArrive<ValueOf<K>>) {
+        return *std::get<K>(local);
+      } else {
+        return std::get<K>(parcels_).at(mesh_, rank);
+      }
+    };
+    if constexpr (std::is_void_v<typename Shape::Return>) {
+      (worker.*M)(pass<I>(pick(std::integral_constant<std::size_t, I>()))...);
+      return {};
+    } else {
+      return keep(rank, context,
+                  (worker.*M)(pass<I>(pick(std::integral_constant<std::size_t, I>()))...));
+    }
+  }
+  /// A parameter T&& gets a copy of its own to take apart.
+  template <std::size_t I>
+  static decltype(auto) pass(const ValueOf<I>& value) {
+    using P = std::tuple_element_t<I, typename Shape::Parameters>;
+    if constexpr (std::is_rvalue_reference_v<P>) {
+      return ValueOf<I>(value);
+    } else {
+      return (value);
+    }
+  }
+
+  template <class Returned>
+  result<void> keep(RankId rank, WorkerContext& context, Returned&& returned) {
+    if constexpr (std::is_same_v<std::remove_cvref_t<Returned>, result<Value>>) {
+      if (!returned) return troupe::fail(std::forward<Returned>(returned).error());
+      if constexpr (!std::is_void_v<Value>) return keep(rank, context, *std::move(returned));
+    } else if constexpr (kKind != ResultKind::kNone) {
+      if (std::find(collectors_.begin(), collectors_.end(), rank) == collectors_.end()) return {};
+      auto& slot = slots_[static_cast<std::size_t>(rank.value)];
+      if constexpr (std::is_same_v<Value, Batch> && kMethod.keeps_columns) {
+        TROUPE_TRY(slot, context.columns().put(returned));
+      } else {
+        slot.emplace(std::forward<Returned>(returned));
+      }
+    }
+    return {};
+  }
+
+  result<Outcome> join() requires(kKind != ResultKind::kNone) {
+    std::vector<Slot> values;
+    values.reserve(collectors_.size());
+    for (const RankId rank : collectors_)
+      values.push_back(std::move(*slots_[static_cast<std::size_t>(rank.value)]));
+    slots_.clear();
+    if constexpr (kKind == ResultKind::kAll) {
+      return values;
+    } else if constexpr (kKind == ResultKind::kFirst) {
+      return std::move(values.front());
+    } else if constexpr (kKind == ResultKind::kConcat) {
+      TROUPE_TRY(Value whole, DispatchTraits<Value>::concat(std::move(values)));
+      if (padding_.padded_rows == padding_.rows) return whole;
+      if constexpr (Strippable<Value>) {
+        return DispatchTraits<Value>::strip(std::move(whole), padding_);
+      } else {
+        return troupe::fail(ErrorCode::kUnsupported,
+                            "result type without DispatchTraits<T>::strip after scatter_padded");
+      }
+    } else {
+      return reduce_values(std::move(values));
+    }
+  }
+
+  static result<Value> reduce_values(std::vector<Slot> values) requires(kKind ==
+                                                                        ResultKind::kReduce) {
+    Value total = std::move(values.front());
+    for (std::size_t i = 1; i < values.size(); ++i) {
+      if constexpr (kMethod.outcome.reduce == kMerge) {
+        TROUPE_TRY_VOID(total.merge(values[i]));
+      } else if constexpr (kMethod.outcome.reduce == kMin) {
+        total = std::min(total, values[i]);
+      } else if constexpr (kMethod.outcome.reduce == kMax) {
+        total = std::max(total, values[i]);
+      } else {
+        total = static_cast<Value>(total + values[i]);
+      }
+    }
+    if constexpr (kMethod.outcome.reduce == kMean) total /= static_cast<Value>(values.size());
+    return total;
+  }
+
+  template <class Tuple>
+  struct Parcels;
+  template <class... T>
+  struct Parcels<std::tuple<T...>> {
+    using type = std::tuple<Parcel<T>...>;
+  };
+
+  const Mesh mesh_;
+  const std::vector<RankId> collectors_;
+  completer<Outcome> out_;
+  typename Parcels<typename Shape::Values>::type parcels_;
+  std::optional<std::int64_t> rows_;
+  Padding padding_;
+  std::vector<std::optional<Slot>> slots_;  // [R]; rank i writes slot i only
+};
+
+}  // namespace troupe::runtime
