@@ -52,6 +52,7 @@ struct DecodeLimits {
   std::int64_t columns_max = 4096;
   std::int64_t header_bytes_max = std::int64_t{16} << 20;
   std::int64_t bytes_max = std::int64_t{1} << 40;
+  bool checksums = true;  ///< off only where a fuzzer must get past them
 };
 
 class Batch {
@@ -66,6 +67,8 @@ class Batch {
 
   std::int64_t rows() const { return rows_.value_or(0); }
   bool empty() const { return rows() == 0; }
+  /// False until a column or the constructor has fixed the row count.
+  bool rows_fixed() const { return rows_.has_value(); }
   /// Payload bytes of all columns, resolved or not.
   std::int64_t bytes() const;
 

@@ -1,0 +1,75 @@
+#pragma once
+
+// Files that are either whole on disk or not there: write beside, fsync, rename, fsync the folder.
+//
+// **Threads:** functions are re-entrant; a `FileWriter` belongs to one thread.
+// **Invariants:** errors are kIo (the system refused), kNotFound, or kCorrupt (larger than the
+// bound), and name the path and the system's reason.
+
+#include "runtime/base/result.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+
+namespace troupe::runtime {
+
+/// Sections on disk and wire start at multiples of this.
+inline constexpr std::int64_t kSectionAlignment = 64;
+
+constexpr std::int64_t aligned(std::int64_t offset) {
+  return (offset + kSectionAlignment - 1) / kSectionAlignment * kSectionAlignment;
+}
+
+/// Shared bytes whose start is aligned to kSectionAlignment.
+class AlignedBytes {
+ public:
+  AlignedBytes() = default;
+  /// `size` bytes of zeros; writable through `mutable_bytes` until shared.
+  explicit AlignedBytes(std::size_t size);
+  std::span<const std::byte> bytes() const { return {data_.get(), size_}; }
+  std::span<std::byte> mutable_bytes() { return {data_.get(), size_}; }
+  std::shared_ptr<const void> owner() const { return data_; }
+
+ private:
+  std::shared_ptr<std::byte> data_;
+  std::size_t size_ = 0;
+};
+
+/// The whole of a regular file of at most `bytes_max` bytes.
+result<AlignedBytes> read_file(const std::filesystem::path& path, std::int64_t bytes_max);
+
+/// A file being written from start to end.
+class FileWriter {
+ public:
+  /// Creates or empties `path`.
+  static result<FileWriter> create(const std::filesystem::path& path);
+  FileWriter(FileWriter&& other) noexcept;
+  FileWriter& operator=(FileWriter&&) = delete;
+  ~FileWriter();
+
+  result<void> write(std::span<const std::byte> bytes);
+  /// Zeros up to the next multiple of kSectionAlignment.
+  result<void> align();
+  /// Bytes written so far.
+  std::int64_t position() const { return position_; }
+  /// Flushes to the device and closes.
+  result<void> finish();
+
+ private:
+  FileWriter(std::filesystem::path path, int descriptor);
+
+  std::filesystem::path path_;
+  int descriptor_ = -1;
+  std::int64_t position_ = 0;
+};
+
+/// Replaces `path` by these bytes, atomically and durably.
+result<void> write_file(const std::filesystem::path& path, std::span<const std::byte> bytes);
+
+/// Makes the names in `folder` durable.
+result<void> sync_folder(const std::filesystem::path& folder);
+
+}  // namespace troupe::runtime
