@@ -15,8 +15,9 @@
 // refused at `submit`; a sequence with NaN or infinite logits fails alone.
 // **Cost:** `step` does not allocate but for growing outputs; f32 throughout.
 
-#include "actors/model/hf_folder.hpp"
+#include "actors/kernel/kernel_path.hpp"
 #include "actors/model/model_config.hpp"
+#include "actors/model/weight_set.hpp"
 #include "actors/rollout/generate_request.hpp"
 #include "actors/rollout/rollout_stats.hpp"
 #include "runtime/base/clock.hpp"
@@ -31,9 +32,6 @@
 #include <vector>
 
 namespace troupe::actors {
-
-/// Which instructions the kernels use; all give the same bits. `kAuto` picks the fastest.
-enum class KernelPath { kAuto, kPortable, kAvx2, kAvx512 };
 
 struct EngineOptions {
   std::int32_t max_model_tokens = 0;  ///< prompt + output bound; 0 = max_position_embeddings

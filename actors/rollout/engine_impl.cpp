@@ -1,0 +1,359 @@
+#include "actors/rollout/engine_impl.hpp"
+
+#include "actors/rollout/stop_check.hpp"
+#include "runtime/base/check.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <iterator>
+#include <numeric>
+#include <utility>
+
+namespace troupe::actors {
+namespace {
+
+/// Rows of logits in memory at once: enough to use every weight many times, at most 16 MiB.
+std::int64_t logit_rows(const ModelConfig& config, const EngineOptions& options) {
+  const std::int64_t fit = (std::int64_t{1} << 22) / padded(config.vocab_size);
+  return std::min<std::int64_t>(std::max<std::int64_t>(fit, 48), options.max_num_batched_tokens);
+}
+
+RunnerLimits runner_limits(const ModelConfig& config, const EngineOptions& options) {
+  return RunnerLimits{.rows = options.max_num_batched_tokens,
+                      .positions = options.max_model_tokens,
+                      .logit_rows = logit_rows(config, options)};
+}
+
+}  // namespace
+
+RolloutEngine::Impl::Impl(const ModelConfig& config, EngineOptions options)
+    : config_(config),
+      options_(std::move(options)),
+      kernels_(&kernel_table(options_.kernel)),
+      pool_(options_.kv_blocks),
+      cache_(config_, options_.kv_blocks),
+      scheduler_(SchedulerLimits{.running_sequences = options_.max_num_seqs,
+                                 .step_tokens = options_.max_num_batched_tokens},
+                 pool_),
+      runner_(config_, runner_limits(config_, options_), *kernels_),
+      sampler_(config_.vocab_size, *kernels_) {}
+
+result<void> RolloutEngine::Impl::load_weights(std::span<const NamedTensor> tensors,
+                                               WeightVersion version, WeightUpdate update) {
+  TROUPE_TRY(auto packed, PackedWeights::pack(config_, tensors));
+  if (weights_ && update == WeightUpdate::kDrain) TROUPE_TRY_VOID(drain());
+  if (update == WeightUpdate::kRecompute) scheduler_.preempt_all();
+  weights_ = std::move(packed);
+  version_ = version;
+  return {};
+}
+
+result<void> RolloutEngine::Impl::drain() {
+  scheduler_.pause_new_groups(true);
+  result<void> outcome;
+  while (outcome && scheduler_.has_begun())
+    if (auto report = step(); !report) outcome = fail(std::move(report).error());
+  scheduler_.pause_new_groups(false);
+  return outcome;
+}
+
+result<std::vector<SequenceId>> RolloutEngine::Impl::submit(GenerateRequest request) {
+  const std::size_t samples = request.sample_indices.size();
+  if (by_id_.size() + samples > static_cast<std::size_t>(options_.max_queued_sequences))
+    return fail(ErrorCode::kResourceExhausted,
+                "prompt {}: {} samples onto a queue of {}, max_queued_sequences is {}",
+                request.prompt_id, samples, by_id_.size(), options_.max_queued_sequences);
+  std::vector<std::size_t> order(samples);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::vector<SequenceId> ids;
+  if (options_.share_prompt) {
+    queue_group(request, order, ids);
+  } else {
+    for (const std::size_t& sample : order) queue_group(request, {&sample, 1}, ids);
+  }
+  return ids;
+}
+
+void RolloutEngine::Impl::queue_group(const GenerateRequest& request,
+                                      std::span<const std::size_t> samples,
+                                      std::vector<SequenceId>& ids) {
+  auto owned = std::make_unique<PromptGroup>();
+  PromptGroup& group = *owned;
+  groups_.emplace(&group, std::move(owned));
+  group.arrival = next_arrival_++;
+  group.prompt_id = request.prompt_id;
+  group.sampling = request.sampling;
+  group.trunk.group = &group;
+  group.trunk.member = Sequence::kTrunk;
+  group.trunk.tokens = request.prompt;
+  group.trunk.prompt_tokens = group.trunk.length();
+  group.unfinished = group.waiting = static_cast<std::int32_t>(samples.size());
+  std::vector<std::pair<Sequence*, StopReason>> complete;
+  for (const std::size_t sample : samples) {
+    auto member = make_member(group, request, sample);
+    ids.push_back(member->id);
+    by_id_.emplace(member->id, member.get());
+    // A prefix may already be a whole answer: replay its stops, which also restores its text.
+    std::optional<StopReason> stop;
+    for (std::int32_t i = 0; i < member->output_tokens(); ++i) {
+      const auto at = static_cast<std::size_t>(member->prompt_tokens + i);
+      stop = stop_after(group.sampling, options_.token_bytes, member->tokens[at], i + 1,
+                        member->text);
+    }
+    if (stop) complete.emplace_back(member.get(), *stop);
+    group.members.push_back(std::move(member));
+  }
+  scheduler_.submit(group);
+  for (const auto& [member, reason] : complete) finish(*member, reason, std::nullopt);
+  retire_groups();
+}
+
+std::unique_ptr<Sequence> RolloutEngine::Impl::make_member(PromptGroup& group,
+                                                           const GenerateRequest& request,
+                                                           std::size_t sample) {
+  auto member = std::make_unique<Sequence>();
+  member->id = SequenceId{next_id_++};
+  member->group = &group;
+  member->member = static_cast<std::int32_t>(group.members.size());
+  member->sample_index = request.sample_indices[sample];
+  member->tokens.reserve(request.prompt.size() +
+                         static_cast<std::size_t>(request.sampling.max_new_tokens));
+  member->tokens = request.prompt;
+  member->prompt_tokens = member->length();
+  if (!request.prefixes.empty()) {
+    const SamplePrefix& prefix = request.prefixes[sample];
+    std::ranges::copy(prefix.tokens, std::back_inserter(member->tokens));
+    member->log_probs = prefix.log_probs;
+    member->full_log_probs = prefix.full_log_probs;
+    member->versions = prefix.versions;
+  }
+  return member;
+}
+
+result<StepReport> RolloutEngine::Impl::step() {
+  if (!weights_) return fail(ErrorCode::kConflict, "rollout engine: step without weights");
+  if (!cache_.resident())
+    return fail(ErrorCode::kConflict, "rollout engine: step while the KV cache is released");
+  const auto begin = std::chrono::steady_clock::now();
+  StepReport report;
+  scheduler_.next_step(plan_);
+  if (plan_.runs.empty()) return report;
+  for (const BlockCopy& copy : plan_.copies) cache_.copy(copy);
+  flatten();
+  count_rows();
+  runner_.forward(*weights_, cache_, row_tokens_, row_runs_, selected_rows_);
+  for (const ScheduledRun& run : plan_.runs) scheduler_.complete(run);
+  sample_all(report);
+  retire_groups();
+  report.rows = plan_.tokens;
+  ++stats_.steps;
+  stats_.step_s += seconds(std::chrono::steady_clock::now() - begin);
+  return report;
+}
+
+void RolloutEngine::Impl::flatten() {
+  row_tokens_.clear();
+  row_runs_.clear();
+  selected_rows_.clear();
+  selected_.clear();
+  for (const ScheduledRun& run : plan_.runs) {
+    Sequence& sequence = *run.sequence;
+    row_runs_.push_back(RowRun{.first_row = static_cast<std::int64_t>(row_tokens_.size()),
+                               .rows = run.tokens,
+                               .first_position = sequence.computed,
+                               .blocks = sequence.blocks.data()});
+    const auto first = sequence.tokens.begin() + sequence.computed;
+    row_tokens_.insert(row_tokens_.end(), first, first + run.tokens);
+    if (!run.completes()) continue;
+    // A trunk is only sampled for members that have no output yet.
+    const auto fresh = [](const auto& m) {
+      return m->state == SequenceState::kWaiting && m->output_tokens() == 0;
+    };
+    if (sequence.is_trunk() && std::ranges::none_of(sequence.group->members, fresh)) continue;
+    selected_rows_.push_back(static_cast<std::int32_t>(row_tokens_.size()) - 1);
+    selected_.push_back(&sequence);
+  }
+}
+
+void RolloutEngine::Impl::count_rows() {
+  for (const ScheduledRun& run : plan_.runs) {
+    const bool decode = run.tokens == 1 && run.sequence->output_tokens() > 0 && run.completes();
+    (decode ? stats_.decode_tokens : stats_.prefill_tokens) += run.tokens;
+  }
+  const auto rows = static_cast<std::uint32_t>(plan_.tokens);
+  const auto bucket = static_cast<std::size_t>(std::bit_width(rows) - 1);
+  ++stats_.rows_histogram[std::min(bucket, stats_.rows_histogram.size() - 1)];
+}
+
+void RolloutEngine::Impl::sample_all(StepReport& report) {
+  const auto vocab = static_cast<std::size_t>(config_.vocab_size);
+  const auto total = static_cast<std::int64_t>(selected_.size());
+  for (std::int64_t first = 0; first < total; first += runner_.logit_rows()) {
+    const std::int64_t count = std::min(runner_.logit_rows(), total - first);
+    const float* logits = runner_.logits(*weights_, first, count);
+    const auto begin = std::chrono::steady_clock::now();
+    for (std::int64_t i = 0; i < count; ++i)
+      sample_run(*selected_[static_cast<std::size_t>(first + i)],
+                 {logits + i * runner_.logit_stride(), vocab}, report);
+    stats_.sample_s += seconds(std::chrono::steady_clock::now() - begin);
+  }
+}
+
+void RolloutEngine::Impl::sample_run(Sequence& sequence, std::span<const float> logits,
+                                     StepReport& report) {
+  if (!sequence.is_trunk()) return sample_token(sequence, logits, report);
+  for (const auto& member : sequence.group->members)
+    if (member->state == SequenceState::kWaiting && member->output_tokens() == 0)
+      sample_token(*member, logits, report);
+}
+
+void RolloutEngine::Impl::sample_token(Sequence& sequence, std::span<const float> logits,
+                                       StepReport& report) {
+  const PromptGroup& group = *sequence.group;
+  const SampleKey key{.seed = group.sampling.seed,
+                      .prompt = group.prompt_id,
+                      .sample = sequence.sample_index,
+                      .position = static_cast<std::uint32_t>(sequence.length())};
+  auto sampled =
+      sampler_.sample(logits, group.sampling, sequence.tokens, sequence.prompt_tokens, key);
+  if (!sampled) {
+    ++report.finished;
+    Error cause = std::move(sampled).error();
+    const ErrorCode code = cause.code;
+    return finish(sequence, StopReason::kFailed,
+                  std::move(cause).wrap(code, fmt::format("prompt {} sample {} (sequence {}) at "
+                                                          "output token {}",
+                                                          group.prompt_id, sequence.sample_index,
+                                                          sequence.id.value,
+                                                          sequence.output_tokens())));
+  }
+  sequence.tokens.push_back(sampled->token);
+  sequence.log_probs.push_back(sampled->log_prob);
+  sequence.full_log_probs.push_back(sampled->full_log_prob);
+  sequence.versions.push_back(version_);
+  ++report.tokens_generated;
+  ++stats_.tokens_generated;
+  const auto stop = stop_after(group.sampling, options_.token_bytes, sampled->token,
+                               sequence.output_tokens(), sequence.text);
+  if (!stop) return;
+  ++report.finished;
+  finish(sequence, *stop, std::nullopt);
+}
+
+void RolloutEngine::Impl::finish(Sequence& sequence, StopReason reason,
+                                 std::optional<Error> error) {
+  scheduler_.finish(sequence);
+  by_id_.erase(sequence.id);
+  stats_.finished += 1;
+  stats_.failed += reason == StopReason::kFailed ? 1 : 0;
+  stats_.aborted += reason == StopReason::kAborted ? 1 : 0;
+  GeneratedSequence out;
+  out.id = sequence.id;
+  out.prompt_id = sequence.group->prompt_id;
+  out.sample_index = sequence.sample_index;
+  out.tokens.assign(sequence.tokens.begin() + sequence.prompt_tokens, sequence.tokens.end());
+  out.log_probs = std::move(sequence.log_probs);
+  out.full_log_probs = std::move(sequence.full_log_probs);
+  out.versions = std::move(sequence.versions);
+  out.reason = reason;
+  out.text = std::move(sequence.text);
+  out.error = std::move(error);
+  finished_.push_back(std::move(out));
+}
+
+void RolloutEngine::Impl::retire_groups() {
+  for (PromptGroup* group : scheduler_.take_retired()) groups_.erase(group);
+}
+
+result<std::vector<GeneratedSequence>> RolloutEngine::Impl::generate(
+    std::vector<GenerateRequest> requests, Deadline deadline) {
+  for (const GenerateRequest& request : requests) TROUPE_TRY_VOID(check(request));
+  std::unordered_map<SequenceId, std::size_t> place;
+  const auto abort_mine = [&] {
+    for (const auto& [id, index] : place) abort(id);
+    std::erase_if(finished_, [&](const GeneratedSequence& s) { return place.contains(s.id); });
+  };
+  for (GenerateRequest& request : requests) {
+    auto ids = submit(std::move(request));
+    if (!ids) {
+      abort_mine();
+      return fail(std::move(ids).error());
+    }
+    for (const SequenceId id : *ids) place.emplace(id, place.size());
+  }
+  std::vector<GeneratedSequence> results(place.size());
+  std::size_t missing = place.size();
+  while (true) {
+    std::erase_if(finished_, [&](GeneratedSequence& sequence) {
+      const auto found = place.find(sequence.id);
+      if (found == place.end()) return false;
+      results[found->second] = std::move(sequence);
+      --missing;
+      return true;
+    });
+    if (missing == 0) return results;
+    if (deadline.passed()) {
+      abort_mine();
+      return fail(ErrorCode::kDeadline, "rollout engine: {} of {} sequences unfinished", missing,
+                  results.size());
+    }
+    if (auto report = step(); !report) {
+      abort_mine();
+      return fail(std::move(report).error());
+    }
+  }
+}
+
+bool RolloutEngine::Impl::abort(SequenceId id) {
+  const auto found = by_id_.find(id);
+  if (found == by_id_.end()) return false;
+  finish(*found->second, StopReason::kAborted, std::nullopt);
+  retire_groups();
+  return true;
+}
+
+void RolloutEngine::Impl::abort_all() {
+  std::vector<SequenceId> ids;
+  for (const auto& [id, sequence] : by_id_) ids.push_back(id);
+  std::ranges::sort(ids);
+  for (const SequenceId id : ids) abort(id);
+}
+
+bool RolloutEngine::Impl::preempt(SequenceId id) {
+  const auto found = by_id_.find(id);
+  if (found == by_id_.end() || found->second->state != SequenceState::kRunning) return false;
+  scheduler_.preempt(*found->second);
+  return true;
+}
+
+void RolloutEngine::Impl::release_kv() {
+  scheduler_.preempt_all();
+  cache_ = KvCache();
+}
+
+result<void> RolloutEngine::Impl::acquire_kv() {
+  if (!cache_.resident()) cache_ = KvCache(config_, options_.kv_blocks);
+  return {};
+}
+
+void RolloutEngine::Impl::release_weights() {
+  scheduler_.preempt_all();
+  weights_.reset();
+}
+
+const RolloutStats& RolloutEngine::Impl::stats() const {
+  stats_.forks = scheduler_.counts().forks;
+  stats_.preemptions = scheduler_.counts().preemptions;
+  stats_.prefix_tokens_shared = scheduler_.counts().prefix_tokens_shared;
+  stats_.gemm_s = runner_.times().gemm_s;
+  stats_.attention_s = runner_.times().attention_s;
+  return stats_;
+}
+
+void RolloutEngine::Impl::reset_stats() {
+  stats_ = {};
+  scheduler_.reset_counts();
+  runner_.reset_times();
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,98 @@
+#pragma once
+
+// Runs the tokens of one step through the decoder: embedding, layers over the paged KV cache, final
+// norm and head. Rows are tokens; each row's result depends on its sequence alone.
+//
+// Formulas: reference/engines.md §1 (Llama, Qwen2, Qwen3 block).
+// **Ownership:** owns activations; borrows weights and cache for a call.
+// **Threads:** one thread.
+// **Cost:** rows pass each layer in chunks whose activations stay in the second-level cache; no
+// allocation after construction.
+
+#include "actors/kernel/aligned_buffer.hpp"
+#include "actors/kernel/kernel_table.hpp"
+#include "actors/model/model_config.hpp"
+#include "actors/rollout/kv_cache.hpp"
+#include "actors/rollout/packed_weights.hpp"
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace troupe::actors {
+
+/// Consecutive tokens of one sequence within a step.
+struct RowRun {
+  std::int64_t first_row = 0;
+  std::int64_t rows = 0;
+  std::int64_t first_position = 0;
+  const std::int32_t* blocks = nullptr;  ///< table that covers first_position + rows tokens
+};
+
+struct RunnerLimits {
+  std::int64_t rows = 2048;        ///< T of one step
+  std::int64_t positions = 2048;   ///< longest sequence
+  std::int64_t logit_rows = 256;   ///< rows per call of `logits`
+};
+
+struct RunnerTimes {
+  double gemm_s = 0;
+  double attention_s = 0;
+};
+
+class ModelRunner {
+ public:
+  ModelRunner(const ModelConfig& config, RunnerLimits limits, const KernelTable& kernels);
+
+  /// tokens [T], one entry per row of `runs`; afterwards row i of the selection is
+  /// `selected_rows[i]`, normalised and ready for the head. Writes the tokens' keys and values.
+  void forward(const PackedWeights& weights, KvCache& cache, std::span<const std::int32_t> tokens,
+               std::span<const RowRun> runs, std::span<const std::int32_t> selected_rows);
+
+  /// Logits of selected rows [first, first + count), count ≤ limits.logit_rows; row i of the answer
+  /// starts at i · logit_stride(). Valid until the next call.
+  const float* logits(const PackedWeights& weights, std::int64_t first, std::int64_t count);
+  std::int64_t logit_stride() const { return padded(config_.vocab_size); }
+  std::int64_t logit_rows() const { return limits_.logit_rows; }
+
+  const RunnerTimes& times() const { return times_; }
+  void reset_times() { times_ = {}; }
+
+ private:
+  struct Chunk;
+  void embed(const PackedWeights& weights, std::span<const std::int32_t> tokens);
+  void run_layer(const PackedLayer& layer, std::int64_t index, KvCache& cache, const Chunk& chunk);
+  void project_qkv(const PackedLayer& layer, const Chunk& chunk);
+  void rotate_and_store(const PackedLayer& layer, std::int64_t index, KvCache& cache,
+                        const Chunk& chunk);
+  void attend(std::int64_t index, const KvCache& cache, const Chunk& chunk);
+  void mlp(const PackedLayer& layer, const Chunk& chunk);
+  void multiply(const float* input, std::int64_t input_stride, std::int64_t rows,
+                const PackedMatrix& weight, const AlignedBuffer& bias, float* output,
+                std::int64_t output_stride, bool accumulate);
+
+  ModelConfig config_;
+  RunnerLimits limits_;
+  const KernelTable* kernels_;
+  std::int64_t hidden_stride_;
+  std::int64_t qkv_stride_;
+  std::int64_t attended_stride_;
+  std::int64_t up_offset_;
+  std::int64_t chunk_rows_;
+  float query_scale_;
+
+  AlignedBuffer hidden_;     // [T, H] residual stream
+  AlignedBuffer normed_;     // [chunk, H]
+  AlignedBuffer qkv_;        // [chunk, (N + 2K)·D]
+  AlignedBuffer attended_;   // [chunk, N·D]
+  AlignedBuffer gate_up_;    // [chunk, 2·padded(F)]
+  AlignedBuffer selected_;   // [T, H]
+  AlignedBuffer logits_;     // [logit_rows, V]
+  AlignedBuffer cosines_;    // [positions, D/2]
+  AlignedBuffer sines_;
+  AlignedBuffer scratch_;    // attention
+  std::vector<RowRun> pieces_;
+  RunnerTimes times_;
+};
+
+}  // namespace troupe::actors
