@@ -97,8 +97,9 @@ class StreamDecoder {
  private:
   const TokenizerTables* tables_;
   DecodeOptions options_;
-  std::string pending_;     // bytes of an unfinished character
-  bool at_start_ = true;    // byte-fallback family: the leading space is still to be dropped
+  std::string pending_;      // bytes of an unfinished character
+  bool is_first_ = true;     // no token has been decoded yet
+  int leading_spaces_ = 0;   // spaces that may still be dropped at the start of the text
 };
 
 }  // namespace troupe::actors
