@@ -19,8 +19,8 @@
 namespace troupe::actors {
 
 struct DatasetOptions {
-  RowOptions row;
-  JsonLinesOptions lines;
+  RowOptions row = {};
+  JsonLinesOptions lines = {};
   /// Stop with kResourceExhausted beyond this many rows.
   std::int64_t rows_max = 20'000'000;
   /// Use only the first rows; 0 means all (verl's `data.train_max_samples`).

@@ -48,8 +48,7 @@ class JsonLinesReader {
   std::int64_t number_ = 0;
 };
 
-/// Writes the lines to a temporary sibling and renames it over `path`, so that a reader never sees
-/// half a file. Makes missing folders. kIo names the path.
+/// Replaces `path` by the lines, atomically; makes missing folders. kIo names the path.
 result<void> write_lines(const std::string& path, std::span<const std::string> lines);
 
 }  // namespace troupe::actors

@@ -13,7 +13,8 @@
 // Ownership: owns the token ids, shares the rows. **Threads:** immutable after `create`; any
 // thread may call `next`, each with its own cursor.
 // **Invariants:** every batch has at least one row; ids of rows do not change by filtering.
-// **Cost:** prompts are encoded once, at creation: O(tokens).
+// **Cost:** prompts are encoded once, at creation: O(tokens). `next` copies no payload, and draws
+// the epoch's order: O(rows), about 30 ms for a million.
 
 #include "actors/data/dataset.hpp"
 #include "runtime/base/result.hpp"
@@ -24,6 +25,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace troupe::actors {
@@ -87,7 +89,7 @@ class PromptLoader {
 
   struct Step {
     runtime::Batch batch;
-    DataCursor next;  ///< pass to the next call
+    DataCursor next;  ///< pass to the next call; its epoch is larger once this one is used up
   };
 
   /// The batch at `cursor`. kInvalidArgument when the cursor lies outside the epoch (a checkpoint
@@ -97,20 +99,20 @@ class PromptLoader {
   /// The whole dataset once, in file order, in batches of at most `batch_size`: for validation.
   std::vector<runtime::Batch> all() const;
 
-  std::int64_t rows() const { return static_cast<std::int64_t>(kept_.size()); }
+  std::int64_t rows() const { return kept_.rows(); }
   std::int64_t rows_filtered() const { return dataset_.size() - rows(); }
   std::int64_t rows_truncated() const { return rows_truncated_; }
   std::int64_t batches_per_epoch() const;
   const Dataset& dataset() const { return dataset_; }
 
  private:
-  PromptLoader() = default;
-  runtime::Batch make_batch(const std::vector<std::int64_t>& picked) const;
+  PromptLoader(Dataset dataset, const PromptLoaderOptions& options)
+      : dataset_(std::move(dataset)), options_(options) {}
+  DataCursor roll(DataCursor cursor) const;
 
   Dataset dataset_;
   PromptLoaderOptions options_;
-  std::vector<std::int64_t> kept_;  ///< dataset indices, in file order
-  std::vector<std::vector<std::int32_t>> tokens_;  ///< beside kept_
+  runtime::Batch kept_;  ///< every row that the filter left, in file order
   std::int64_t rows_truncated_ = 0;
 };
 

@@ -8,9 +8,7 @@
 //
 // Two shorter forms are read too: `prompt` as plain text is one user message, and GSM8K's own rows
 // `{"question": …, "answer": "… #### 72"}` become rows of `openai/gsm8k`. An optional `response`
-// is the answer to learn in supervised fine-tuning. Unknown keys are kept in `extra_info` under
-// their own name only where they are part of the schema (`agent_name`, `tools_kwargs`); others are
-// ignored, as verl does.
+// is the answer to learn in supervised fine-tuning. Other keys are ignored, as verl does.
 // **Threads:** value types and pure functions.
 // **Invariants:** `row_from_json(row_to_json(row))` is the same row.
 
@@ -32,7 +30,7 @@ struct PromptRow {
   std::string reward_style = "rule";
   std::string ground_truth;  ///< text; JSON text where the file has a number, list or object
   bool ground_truth_is_json = false;
-  std::string extra_info = "{}";  ///< JSON object
+  std::string extra_info = "{}";  ///< JSON object, keys sorted
   std::string response;           ///< reference answer for supervised fine-tuning; may be empty
 
   bool operator==(const PromptRow&) const = default;
