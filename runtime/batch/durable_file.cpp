@@ -51,24 +51,40 @@ AlignedBytes::AlignedBytes(std::size_t size) : size_(size) {
 }
 
 result<AlignedBytes> read_file(const std::filesystem::path& path, std::int64_t bytes_max) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  if (!std::filesystem::exists(status))
+    return fail(ErrorCode::kNotFound, "{}: cannot open: no such file", path.string());
+  if (!std::filesystem::is_regular_file(status))
+    return fail(ErrorCode::kIo, "{}: not a regular file", path.string());
+  const std::uintmax_t size = std::filesystem::file_size(path, error);
+  if (error) return refused(path, "stat", error.value());
+  if (size > static_cast<std::uintmax_t>(std::max<std::int64_t>(bytes_max, 0)))
+    return fail(ErrorCode::kCorrupt, "{}: {} bytes, wanted at most {}", path.string(), size,
+                bytes_max);
+  return read_file_part(path, 0, static_cast<std::int64_t>(size));
+}
+
+result<AlignedBytes> read_file_part(const std::filesystem::path& path, std::int64_t offset,
+                                    std::int64_t bytes) {
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (file.value() < 0) return refused(path, "open", errno);
   struct stat status {};
   if (::fstat(file.value(), &status) != 0) return refused(path, "stat", errno);
-  if (!S_ISREG(status.st_mode)) return fail(ErrorCode::kIo, "{}: not a regular file", path.string());
-  if (status.st_size > bytes_max)
-    return fail(ErrorCode::kCorrupt, "{}: {} bytes, wanted at most {}", path.string(),
-                static_cast<std::int64_t>(status.st_size), bytes_max);
-  AlignedBytes content(static_cast<std::size_t>(status.st_size));
+  if (offset < 0 || bytes < 0 || offset > status.st_size || bytes > status.st_size - offset)
+    return fail(ErrorCode::kCorrupt, "{}: {} bytes from {} of a file of {}", path.string(), bytes,
+                offset, static_cast<std::int64_t>(status.st_size));
+  AlignedBytes content(static_cast<std::size_t>(bytes));
   std::span<std::byte> rest = content.mutable_bytes();
   while (!rest.empty()) {
-    const ssize_t got = ::read(file.value(), rest.data(), rest.size());
+    const ssize_t got = ::pread(file.value(), rest.data(), rest.size(), offset);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return refused(path, "read", errno);
     if (got == 0)
-      return fail(ErrorCode::kIo, "{}: ended {} bytes before its size of {}", path.string(),
-                  rest.size(), static_cast<std::int64_t>(status.st_size));
+      return fail(ErrorCode::kIo, "{}: ended {} bytes early at {}", path.string(), rest.size(),
+                  offset);
     rest = rest.subspan(static_cast<std::size_t>(got));
+    offset += got;
   }
   return content;
 }

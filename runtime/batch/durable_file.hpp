@@ -41,6 +41,10 @@ class AlignedBytes {
 /// The whole of a regular file of at most `bytes_max` bytes.
 result<AlignedBytes> read_file(const std::filesystem::path& path, std::int64_t bytes_max);
 
+/// Bytes [offset, offset + bytes) of a regular file; kCorrupt when it is shorter.
+result<AlignedBytes> read_file_part(const std::filesystem::path& path, std::int64_t offset,
+                                    std::int64_t bytes);
+
 /// A file being written from start to end.
 class FileWriter {
  public:
