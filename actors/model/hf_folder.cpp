@@ -39,7 +39,8 @@ struct Checkpoint {
   /// Call when `files` is complete. Doubled tensors were refused before.
   void index_tensors() {
     for (const SafetensorsFile& file : files)
-      for (const TensorEntry& entry : file.entries()) places.emplace(entry.name, Place{&file, &entry});
+      for (const TensorEntry& entry : file.entries())
+        places.emplace(entry.name, Place{&file, &entry});
   }
 };
 

@@ -17,16 +17,18 @@ namespace troupe::actors {
 
 struct ByteLevelOptions {
   std::vector<std::string> specials = {"<|pad|>", "<|im_start|>", "<|im_end|>", "<|endoftext|>"};
-  /// The bytes that get a token; empty = all 256. Text with other bytes loses them on encode, as
-  /// in the Hugging Face library; choose the alphabet to cover the task.
+  /// The bytes that get a token; empty = all 256. Other bytes become `unk_token` on encode; without
+  /// one they are lost, as in the Hugging Face library.
   std::string alphabet;
   std::string pad_token = "<|pad|>";
   std::string eos_token = "<|im_end|>";
   std::string bos_token;  ///< empty = none
+  std::string unk_token;  ///< empty = none
 };
 
 /// Creates `folder` when needed and writes both files atomically. Returns the vocabulary size.
-/// Errors: kInvalidArgument (pad, eos or bos not among the specials, duplicates), kIo.
+/// Errors: kInvalidArgument (a named token not among the specials, a
+/// special token of one character, duplicates), kIo.
 result<int> write_byte_level_tokenizer(const std::filesystem::path& folder,
                                        const ByteLevelOptions& options = {});
 

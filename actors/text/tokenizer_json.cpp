@@ -278,7 +278,8 @@ result<std::string> named_token(const Component& config, std::string_view key) {
   const json* value = config.find(key);
   if (value == nullptr) return std::string();
   if (value->is_object()) {
-    TROUPE_TRY(const Component token, component_of(*value, fmt::format("{}: {}", config.place, key)));
+    TROUPE_TRY(const Component token,
+               component_of(*value, fmt::format("{}: {}", config.place, key)));
     return token.text("content");
   }
   return config.text(key);

@@ -74,8 +74,10 @@ class ReferenceModel {
   std::vector<double> log_probs(std::span<const std::int32_t> ids, double temperature = 1.0) const {
     const Table scores = logits(ids);
     std::vector<double> values;
-    for (std::size_t t = 0; t + 1 < ids.size(); ++t)
-      values.push_back(log_softmax(scores.row(t), temperature)[static_cast<std::size_t>(ids[t + 1])]);
+    for (std::size_t t = 0; t + 1 < ids.size(); ++t) {
+      const std::vector<double> row = log_softmax(scores.row(t), temperature);
+      values.push_back(row[static_cast<std::size_t>(ids[t + 1])]);
+    }
     return values;
   }
 
@@ -132,8 +134,9 @@ class ReferenceModel {
   /// x [T, in] → [T, out] by `name.weight` [out, in], plus `name.bias` [out] when the model has it.
   Table linear(const Table& x, const std::string& name, std::size_t out) const {
     const auto matrix = weight(name + ".weight");
-    TROUPE_CHECK(matrix.size() == out * x.columns, "reference model: {} has {} values, not {} x {}",
-                 name, matrix.size(), out, x.columns);
+    TROUPE_CHECK(matrix.size() == out * x.columns,
+                 "reference model: {} has {} values, not {} x {}", name, matrix.size(), out,
+                 x.columns);
     const auto bias = weights_.find(name + ".bias");
     Table y(x.rows, out);
     for (std::size_t t = 0; t < x.rows; ++t) {

@@ -121,6 +121,47 @@ def without_added(tokenizer):
     return Tokenizer.from_str(json.dumps(document))
 
 
+CHATML = ("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+          "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
+CHATML_DEFAULT = ("{% if not messages or messages[0].role != 'system' %}<|im_start|>system\n"
+                  "You are a careful helper.<|im_end|>\n{% endif %}" + CHATML)
+CHATML_NO_THINK = CHATML.replace("assistant\n{% endif", "assistant\n<think>\n\n</think>\n\n{% endif")
+LLAMA3_CHAT = ("{% for m in messages %}{% if loop.first %}<|begin_of_text|>{% endif %}<|start_header_id|>{{ m.role }}"
+               "<|end_header_id|>\n\n{{ m.content | trim }}<|eot_id|>{% endfor %}{% if add_generation_prompt %}"
+               "<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}")
+CHATS = [("qwen", "chatml", CHATML, {}), ("smollm", "chatml", CHATML, {}),
+         ("qwen", "chatml", CHATML_DEFAULT, {"default_system": "You are a careful helper."}),
+         ("qwen", "chatml", CHATML_NO_THINK, {"empty_think_block": True}),
+         ("llama3", "llama3", LLAMA3_CHAT, {})]
+
+
+def chat_cases(made):
+    """Conversations of 0 to 3 turns; contents are harmless, as the library parses special tokens in them."""
+    from transformers import PreTrainedTokenizerFast
+    user = ["What is 12 + 30?", "\n\n  line breaks first", "日本語 é 😀\n", "", " spaces  "]
+    answer = ["It is 42.", "#### 42\n", "  two\n\nparagraphs", "né 1,234.50"]
+    conversations = []
+    for system in ([], [{"role": "system", "content": "Be brief.\n"}]):
+        for turns in range(1, 4):
+            messages = list(system)
+            for turn in range(turns):
+                messages.append({"role": "user", "content": user[(turn + turns) % len(user)]})
+                conversations.append((list(messages), True))
+                messages.append({"role": "assistant", "content": answer[(turn + 2 * turns) % len(answer)]})
+            conversations.append((messages, False))
+    cases = []
+    for name, style, template, options in CHATS:
+        fast = PreTrainedTokenizerFast(tokenizer_object=made[name], chat_template=template)
+        for messages, generate in conversations:
+            if not generate and options.get("empty_think_block"):
+                continue
+            text = fast.apply_chat_template(messages, add_generation_prompt=generate, tokenize=False)
+            ids = fast(text, add_special_tokens=False)["input_ids"]
+            cases.append({"tokenizer": name, "style": style, "options": options, "messages": messages,
+                          "add_generation_prompt": generate, "ids": ids})
+    return cases
+
+
 def main():
     parser = argparse.ArgumentParser()
     here = pathlib.Path(__file__).resolve().parent
@@ -152,6 +193,8 @@ def main():
             (folder / "tokenizer.json").write_text(tokenizer.to_str() + "\n")
         lines = ",\n".join(json.dumps(case, ensure_ascii=True, separators=(",", ":")) for case in cases)
         (folder / "cases.json").write_text("[\n" + lines + "\n]\n")
+    lines = ",\n".join(json.dumps(case, ensure_ascii=True, separators=(",", ":")) for case in chat_cases(made))
+    (arguments.out / "chat.json").write_text("[\n" + lines + "\n]\n")
 
 
 if __name__ == "__main__":
