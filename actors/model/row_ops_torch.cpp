@@ -1,5 +1,6 @@
 #include "actors/model/row_ops_torch.hpp"
 
+#include "actors/model/torch_compat.hpp"
 #include "actors/model/train_kernels.hpp"
 #include "runtime/base/check.hpp"
 
@@ -12,6 +13,12 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::tensor_list;
 
+using torch_compat::MaybeTensor;
+
+MaybeTensor maybe(const at::Tensor& tensor) {
+  return tensor.defined() ? MaybeTensor(tensor) : MaybeTensor();
+}
+
 const float* data_of(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.data_ptr<float>() : nullptr;
 }
@@ -20,10 +27,10 @@ RowShape shape_of(const at::Tensor& matrix) { return {matrix.size(0), matrix.siz
 
 struct Linear : Function<Linear> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
-                            const at::Tensor& bias) {
+                            const MaybeTensor& bias) {
     context->save_for_backward({x, weight});
-    context->saved_data["bias"] = bias.defined();
-    return bias.defined() ? at::addmm(bias, x, weight.t()) : at::mm(x, weight.t());
+    context->saved_data["bias"] = bias.has_value();
+    return bias ? at::addmm(*bias, x, weight.t()) : at::mm(x, weight.t());
   }
   static tensor_list backward(AutogradContext* context, tensor_list gradients) {
     const auto saved = context->get_saved_variables();
@@ -34,8 +41,10 @@ struct Linear : Function<Linear> {
 };
 
 struct AddRmsNorm : Function<AddRmsNorm> {
-  static tensor_list forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& delta,
-                             const at::Tensor& weight, double eps) {
+  static tensor_list forward(AutogradContext* context, const at::Tensor& x,
+                             const MaybeTensor& maybe_delta, const at::Tensor& weight,
+                             double eps) {
+    const at::Tensor delta = maybe_delta.value_or(at::Tensor());
     const at::Tensor sum = delta.defined() ? at::empty_like(x) : x;
     const at::Tensor out = at::empty_like(x);
     const at::Tensor inverse = at::empty({x.size(0)}, x.options());
@@ -164,14 +173,14 @@ struct SelectRows : Function<SelectRows> {
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
   TROUPE_CHECK(x.dim() == 2 && x.size(1) == weight.size(1), "linear: x is {} wide, weight takes {}",
                x.size(-1), weight.size(1));
-  return Linear::apply(x, weight, bias);
+  return Linear::apply(x, weight, maybe(bias));
 }
 
 ResidualNorm add_rms_norm(const at::Tensor& x, const at::Tensor& delta, const at::Tensor& weight,
                           double eps) {
   TROUPE_CHECK(x.size(1) == weight.size(0), "rms norm: x is {} wide, weight {}", x.size(1),
                weight.size(0));
-  const tensor_list out = AddRmsNorm::apply(x, delta, weight, eps);
+  const tensor_list out = AddRmsNorm::apply(x, maybe(delta), weight, eps);
   return {.sum = delta.defined() ? out[1] : x, .normed = out[0]};
 }
 

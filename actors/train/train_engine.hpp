@@ -18,7 +18,7 @@
 // load_state() in a fresh engine, continues with the same bits.
 // **Cost:** bench/train prints tokens/s.
 
-#include "actors/algorithm/kl.hpp"
+#include "actors/algorithm/objective.hpp"
 #include "actors/algorithm/policy_loss.hpp"
 #include "actors/algorithm/value_loss.hpp"
 #include "actors/model/hf_folder.hpp"
@@ -43,30 +43,26 @@ struct TokenLogProbs {
 };
 
 /// Everything `update_policy` needs besides the sequences; spans are response-packed [tokens of
-/// this rank's share] unless said. The total loss is
-///   loss(log π) + kl_coefficient · KL(π ‖ reference) − entropy_coefficient · H(π),
-/// each aggregated over the mini-batch of all ranks by `loss_options.aggregation`.
+/// this rank's share] unless said. The loss is `policy_objective`: policy loss − c_H · entropy +
+/// c_KL · KL(π ‖ π_ref), each aggregated over the mini-batch of all ranks.
 struct PolicyUpdate {
-  std::span<const float> old_log_probs;        ///< of the proximal policy
-  std::span<const float> advantages;
-  std::span<const std::uint8_t> mask;          ///< 1 = trained on; empty = all ones
-  std::span<const float> reference_log_probs;  ///< needed iff kl_coefficient ≠ 0; else optional
-  std::span<const float> rollout_weights;      ///< importance weights (constants); empty = ones
-  std::span<const std::int64_t> sequence_ids;  ///< [S], for losses that select tokens; else empty
+  std::span<const float> old_log_probs = {};        ///< of the proximal policy
+  std::span<const float> advantages = {};
+  std::span<const std::uint8_t> mask = {};          ///< 1 = trained on; empty = all ones
+  std::span<const float> reference_log_probs = {};  ///< empty = no KL; required when c_KL ≠ 0
+  std::span<const float> rollout_weights = {};      ///< importance weights (constants); empty = ones
+  std::span<const std::int64_t> sequence_ids = {};  ///< [S], for losses that select tokens; else empty
   float temperature = 1.0F;
-  PolicyLoss loss;  ///< from a PolicyLossRegistry; the same on all ranks, like all numbers below
-  PolicyLossOptions loss_options;
+  PolicyLoss loss = {};  ///< from a PolicyLossRegistry; the same on all ranks, as all numbers below
+  PolicyObjectiveOptions objective = {};
   double loss_scale_factor = 0;  ///< of LossAggregation::kSeqMeanTokenSumNorm
-  double entropy_coefficient = 0;
-  double kl_coefficient = 0;
-  KlKind kl_kind;
 };
 
 struct ValueUpdate {
-  std::span<const float> returns;
-  std::span<const float> old_values;   ///< may be empty when options.clip is 0
-  std::span<const std::uint8_t> mask;  ///< empty = all ones
-  ValueLossOptions options;
+  std::span<const float> returns = {};
+  std::span<const float> old_values = {};   ///< may be empty when options.clip is 0
+  std::span<const std::uint8_t> mask = {};  ///< empty = all ones
+  ValueLossOptions options = {};
   double loss_scale_factor = 0;
 };
 
@@ -79,6 +75,8 @@ struct TrainState {
 
 class TrainEngine {
  public:
+  struct Impl;  ///< of train_engine_impl.hpp
+
   /// Copies `weights` (canonical names; a critic may lack `value_head.weight`, which then starts
   /// at zero, and need not have `lm_head.weight`). `collective` = nullptr is a single rank.
   /// Errors: kConfig (options), kNotFound / kInvalidArgument naming the tensor.
@@ -98,8 +96,8 @@ class TrainEngine {
   /// One optimizer step on one mini-batch (this rank's share of it). Skips the step on every rank
   /// when the global gradient is not finite (`actor/step_skipped` = 1). Metrics are this rank's,
   /// with weights, so that merging those of all ranks (and mini-batches) gives the global means:
-  /// actor/pg_loss, actor/entropy, actor/kl_loss (with a reference), actor/ppo_kl,
-  /// actor/pg_clipfrac, … from the loss; actor/grad_norm, actor/lr, actor/step_skipped (equal on
+  /// actor/loss, actor/pg_loss, actor/entropy, actor/kl_loss (with a reference), actor/ppo_kl,
+  /// actor/pg_clipfrac, … of the objective; actor/grad_norm, actor/lr, actor/step_skipped (equal on
   /// all ranks); actor/tokens, actor/micro_batches (sums).
   /// Losses that select tokens cost one more forward pass and one more collective.
   result<runtime::Metrics> update_policy(const PackedSequences& sequences,
@@ -118,8 +116,8 @@ class TrainEngine {
   result<runtime::Metrics> update_sft(const PackedSequences& sequences,
                                       std::span<const std::uint8_t> mask = {});
 
-  /// Mean cross-entropy over the masked response tokens of ALL ranks, without an update; one
-  /// collective. 0 when there is no token.
+  /// Mean cross-entropy over the masked response tokens of ALL ranks, without an update; two
+  /// collectives. 0 when there is no token.
   result<double> sft_loss(const PackedSequences& sequences,
                           std::span<const std::uint8_t> mask = {});
 
@@ -146,7 +144,6 @@ class TrainEngine {
   void onload();
 
  private:
-  struct Impl;
   explicit TrainEngine(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

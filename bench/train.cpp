@@ -1,0 +1,149 @@
+// Tokens per second of the train engine on one thread, forward and with an update, and the share
+// of the time that bare matrix products of the same shapes would take.
+//
+// Usage: bench_train [--check] [--sequences N] [--length T] [--hidden H] [--layers L] [--budget T]
+// With --check it ends non-zero when an update reaches less than kShareWanted of its bare GEMMs.
+#include "actors/train/train_engine.hpp"
+
+#include "actors/model/weight_set.hpp"
+#include "runtime/base/rng.hpp"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <time.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
+
+namespace {
+
+using namespace troupe;
+using namespace troupe::actors;
+
+constexpr double kShareWanted = 0.35;
+
+struct Setup {
+  std::int64_t sequences = 1024;
+  std::int64_t length = 32;
+  std::int64_t hidden = 128;
+  std::int64_t layers = 4;
+  std::int64_t budget = 8192;
+  bool recompute = false;
+  bool check = false;
+};
+
+/// CPU seconds of this thread: the engine runs on it alone, and other jobs do not disturb it.
+double now() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+/// Best of three.
+template <class Work>
+double timed(const Work& work) {
+  double best = 1e30;
+  for (int i = 0; i < 3; ++i) {
+    const double start = now();
+    work();
+    best = std::min(best, now() - start);
+  }
+  return best;
+}
+
+ModelConfig model(const Setup& setup) {
+  ModelConfig config;
+  config.hidden_size = setup.hidden;
+  config.intermediate_size = setup.hidden * 3;
+  config.layer_count = setup.layers;
+  config.head_count = 4;
+  config.kv_head_count = 2;
+  config.head_dim = setup.hidden / 4;
+  config.vocab_size = 300;
+  config.positions_max = 4096;
+  config.tie_embeddings = true;
+  return config;
+}
+
+/// Seconds that the matrix products of one forward pass over `tokens` tokens take, alone.
+double bare_forward(const ModelConfig& c, std::int64_t tokens, std::int64_t rows) {
+  const at::NoGradGuard no_gradient;
+  const std::pair<std::int64_t, std::int64_t> shapes[] = {
+      {c.hidden_size, c.q_size() + 2 * c.kv_size()},
+      {c.q_size(), c.hidden_size},
+      {c.hidden_size, 2 * c.intermediate_size},
+      {c.intermediate_size, c.hidden_size}};
+  double total = 0;
+  for (const auto& [in, out] : shapes) {
+    const at::Tensor x = at::randn({rows, in});
+    const at::Tensor w = at::randn({out, in});
+    at::Tensor y = at::empty({rows, out});
+    const double seconds = timed([&] { at::mm_out(y, x, w.t()); });
+    total += seconds * static_cast<double>(tokens) / static_cast<double>(rows);
+  }
+  return total * static_cast<double>(c.layer_count);
+}
+
+Setup parse(int count, char** arguments) {
+  Setup setup;
+  for (int i = 1; i < count; ++i) {
+    const std::string_view name = arguments[i];
+    if (name == "--check") setup.check = true;
+    if (name == "--recompute") setup.recompute = true;
+    if (i + 1 >= count) continue;
+    const std::int64_t value = std::atoll(arguments[i + 1]);
+    if (name == "--sequences") setup.sequences = value;
+    if (name == "--length") setup.length = value;
+    if (name == "--hidden") setup.hidden = value;
+    if (name == "--layers") setup.layers = value;
+    if (name == "--budget") setup.budget = value;
+  }
+  return setup;
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  const Setup setup = parse(count, arguments);
+  const ModelConfig config = model(setup);
+  const WeightSet weights = random_weights(config, 1);
+  TrainEngineOptions options;
+  options.optimizer.lr = 1e-4;
+  options.micro_batch_tokens_max = setup.budget;
+  options.recompute = setup.recompute;
+  auto engine = TrainEngine::create(config, weights.tensors(), options).value();
+
+  Rng rng(7);
+  SequencePack pack;
+  for (std::int64_t s = 0; s < setup.sequences; ++s) {
+    std::vector<std::int32_t> tokens;
+    for (std::int64_t t = 0; t < setup.length; ++t)
+      tokens.push_back(static_cast<std::int32_t>(rng.below(300)));
+    const std::span<const std::int32_t> all(tokens);
+    pack.add(all.first(all.size() / 2), all.subspan(all.size() / 2));
+  }
+  const PackedSequences sequences = pack.view();
+  const auto tokens = static_cast<double>(sequences.tokens.size());
+  const std::vector<float> old = engine->log_probs(sequences, 1.0F).value().log_probs;
+  std::vector<float> advantages(old.size());
+  for (float& a : advantages) a = static_cast<float>(rng.normal());
+  PolicyUpdate update{.old_log_probs = old, .advantages = advantages};
+  update.loss = default_policy_losses().find("vanilla").value();
+
+  const double forward = timed([&] { (void)engine->log_probs(sequences, 1.0F).value(); });
+  const double step = timed([&] { (void)engine->update_policy(sequences, update).value(); });
+  const double bare =
+      bare_forward(config, sequences.offsets.back(), std::min(setup.budget, sequences.offsets.back()));
+  fmt::print("{} parameters, {} sequences x {} tokens, budget {}, GEMM {:.0f} GFLOP/s\n",
+             engine->parameter_count(), setup.sequences, setup.length, setup.budget,
+             gemm_gigaflops());
+  fmt::print("{:<10}{:>10}{:>14}{:>18}\n", "", "seconds", "tokens/s", "share of GEMMs");
+  fmt::print("{:<10}{:>10.3f}{:>14.0f}{:>18.2f}\n", "forward", forward, tokens / forward,
+             bare / forward);
+  fmt::print("{:<10}{:>10.3f}{:>14.0f}{:>18.2f}\n", "update", step, tokens / step,
+             3 * bare / step);
+  fmt::print("activations peak {}\n", to_string(engine->memory().activations_peak));
+  return setup.check && 3 * bare / step < kShareWanted ? 1 : 0;
+}
