@@ -42,7 +42,7 @@ struct EngineOptions {
   Bytes kv_bytes_max = gibibytes(1);  ///< bound on the KV cache when `kv_blocks` is 0
   bool share_prompt = true;           ///< one prefill per request; false prefills every sample
   /// Bytes of one token id, for stop strings; ids without text give "". Empty: none allowed.
-  std::function<std::string(std::int32_t)> token_bytes;
+  std::function<std::string(std::int32_t)> token_bytes = {};
   KernelPath kernel = KernelPath::kAuto;
 };
 
