@@ -18,7 +18,7 @@
 namespace troupe::actors {
 
 struct PolicyObjectiveOptions {
-  PolicyLossOptions loss;
+  PolicyLossOptions loss = {};
   double entropy_coefficient = 0;  ///< c_H
   double kl_coefficient = 0;       ///< c_KL; 0 leaves the KL out of the loss
   KlKind kl = {};                  ///< k3
