@@ -38,9 +38,10 @@ std::optional<Term> combine(const Term& left, const Term& right, char operation)
                   bracketed(left, left_sum) + "*" + bracketed(right, right_sum), Binding::kProduct};
     default:
       if (left.value % right.value != 0) return std::nullopt;
-      return Term{left.value / right.value,
-                  bracketed(left, left_sum) + "/" + bracketed(right, right.binding != Binding::kAtom),
-                  Binding::kProduct};
+      return Term{
+          left.value / right.value,
+          bracketed(left, left_sum) + "/" + bracketed(right, right.binding != Binding::kAtom),
+          Binding::kProduct};
   }
 }
 

@@ -21,8 +21,7 @@ result<JsonLinesReader> JsonLinesReader::open(const std::string& path,
                                               const JsonLinesOptions& options) {
   std::error_code problem;
   const auto status = std::filesystem::status(path, problem);
-  if (!std::filesystem::exists(status))
-    return fail(ErrorCode::kNotFound, "{}: no such file", path);
+  if (!std::filesystem::exists(status)) return fail(ErrorCode::kNotFound, "{}: no such file", path);
   if (std::filesystem::is_directory(status))
     return fail(ErrorCode::kIo, "{}: is a folder, wanted a file of JSON lines", path);
   std::ifstream file(path, std::ios::binary);

@@ -89,12 +89,14 @@ result<DataCursor> DataCursor::from_json(std::string_view text) {
   };
   for (const char* key : {"seed", "epoch", "position"}) {
     if (!is_whole(key))
-      return fail(ErrorCode::kCorrupt, "data cursor: {}: wanted a whole number from 0, found {}", key,
-                  json.is_object() && json.contains(key) ? json[key].dump().substr(0, 60) : "nothing");
+      return fail(
+          ErrorCode::kCorrupt, "data cursor: {}: wanted a whole number from 0, found {}", key,
+          json.is_object() && json.contains(key) ? json[key].dump().substr(0, 60) : "nothing");
   }
   for (const char* key : {"epoch", "position"}) {
     if (json[key].get<std::uint64_t>() > std::uint64_t{1} << 62)
-      return fail(ErrorCode::kCorrupt, "data cursor: {}: {} is out of range", key, json[key].dump());
+      return fail(ErrorCode::kCorrupt, "data cursor: {}: {} is out of range", key,
+                  json[key].dump());
   }
   return DataCursor{.seed = json["seed"].get<std::uint64_t>(),
                     .epoch = json["epoch"].get<std::int64_t>(),
@@ -110,7 +112,8 @@ result<Truncation> truncation_from_name(std::string_view name) {
   if (name == "left") return Truncation::kLeft;
   if (name == "right") return Truncation::kRight;
   if (name == "middle") return Truncation::kMiddle;
-  return fail(ErrorCode::kConfig, "data.truncation: '{}', wanted error, left, right or middle", name);
+  return fail(ErrorCode::kConfig, "data.truncation: '{}', wanted error, left, right or middle",
+              name);
 }
 
 result<PromptLoader> PromptLoader::create(Dataset dataset, const PromptEncoder& encode,

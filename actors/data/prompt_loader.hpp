@@ -67,8 +67,7 @@ enum class Truncation {
 result<Truncation> truncation_from_name(std::string_view name);
 
 /// Turns a prompt into token ids, generation prompt included.
-using PromptEncoder =
-    std::function<result<std::vector<std::int32_t>>(std::span<const Message>)>;
+using PromptEncoder = std::function<result<std::vector<std::int32_t>>(std::span<const Message>)>;
 
 struct PromptLoaderOptions {
   std::int64_t batch_size = 1024;  ///< prompts

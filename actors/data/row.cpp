@@ -18,16 +18,21 @@ constexpr std::size_t kBytesShown = 60;
 std::string describe(const json* value) {
   if (value == nullptr) return "nothing";
   switch (value->type()) {
-    case json::value_t::null: return "null";
-    case json::value_t::object: return fmt::format("an object of {}", value->size());
-    case json::value_t::array: return fmt::format("a list of {}", value->size());
+    case json::value_t::null:
+      return "null";
+    case json::value_t::object:
+      return fmt::format("an object of {}", value->size());
+    case json::value_t::array:
+      return fmt::format("a list of {}", value->size());
     case json::value_t::string: {
       const auto& text = value->get_ref<const std::string&>();
       return fmt::format("text \"{}\"{}", text.substr(0, kBytesShown),
                          text.size() > kBytesShown ? "…" : "");
     }
-    case json::value_t::boolean: return value->get<bool>() ? "true" : "false";
-    default: return "number " + value->dump();
+    case json::value_t::boolean:
+      return value->get<bool>() ? "true" : "false";
+    default:
+      return "number " + value->dump();
   }
 }
 
@@ -44,7 +49,8 @@ class RowReader {
 
   result<PromptRow> read() const {
     const bool plain_gsm8k = member(row_, options_.prompt_key) == nullptr &&
-                             member(row_, "question") != nullptr && member(row_, "answer") != nullptr;
+                             member(row_, "question") != nullptr &&
+                             member(row_, "answer") != nullptr;
     return plain_gsm8k ? read_gsm8k() : read_schema();
   }
 
@@ -68,7 +74,8 @@ class RowReader {
   result<std::string> text(const std::string& key, bool required) const {
     const json* value = member(row_, key);
     if ((value == nullptr || value->is_null()) && !required) return std::string();
-    if (value == nullptr || !value->is_string() || (required && value->get_ref<const std::string&>().empty()))
+    if (value == nullptr || !value->is_string() ||
+        (required && value->get_ref<const std::string&>().empty()))
       return wrong(key, required ? "text that is not empty" : "text", value);
     return value->get<std::string>();
   }
@@ -106,7 +113,8 @@ class RowReader {
         return wrong(field + ".role", "text that is not empty", role);
       if (content == nullptr || !content->is_string())
         return wrong(field + ".content", "text", content);
-      messages.push_back({.role = role->get<std::string>(), .content = content->get<std::string>()});
+      messages.push_back(
+          {.role = role->get<std::string>(), .content = content->get<std::string>()});
     }
     return messages;
   }
@@ -137,7 +145,8 @@ class RowReader {
     const std::size_t marker = answer.rfind("####");
     std::string truth = marker == std::string::npos ? "" : answer.substr(marker + 4);
     std::erase_if(truth, [](char c) { return c == ',' || c == ' ' || c == '\n' || c == '\r'; });
-    if (truth.empty()) return wrong("answer", "text that ends on `#### number`", member(row_, "answer"));
+    if (truth.empty())
+      return wrong("answer", "text that ends on `#### number`", member(row_, "answer"));
     const std::string suffix =
         options_.gsm8k_instruction.empty() ? "" : " " + options_.gsm8k_instruction;
     return PromptRow{.prompt_id = 0,

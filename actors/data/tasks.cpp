@@ -40,15 +40,15 @@ struct Instance {
 
 std::string joined(const std::vector<std::int64_t>& values) {
   std::string text;
-  for (const std::int64_t value : values)
-    text += (text.empty() ? "" : " ") + std::to_string(value);
+  for (const std::int64_t value : values) text += (text.empty() ? "" : " ") + std::to_string(value);
   return text;
 }
 
 result<void> check_range(std::string_view name, std::int64_t value, std::int64_t low,
                          std::int64_t high) {
   if (value < low || value > high)
-    return fail(ErrorCode::kInvalidArgument, "task: {} is {}, wanted {} to {}", name, value, low, high);
+    return fail(ErrorCode::kInvalidArgument, "task: {} is {}, wanted {} to {}", name, value, low,
+                high);
   return {};
 }
 
@@ -152,10 +152,11 @@ class RowMaker {
       auto instance = draw_instance(options_, rng);
       if (!instance || !prompts_.insert(instance->prompt).second) {
         if (++repeats > kRepeatsMax)
-          return fail(ErrorCode::kInvalidArgument,
-                      "task {}: found {} distinct prompts at this difficulty, wanted {} (more items "
-                      "or a wider range of values give more)",
-                      task_kind_name(options_.kind), prompts_.size(), wanted());
+          return fail(
+              ErrorCode::kInvalidArgument,
+              "task {}: found {} distinct prompts at this difficulty, wanted {} (more items "
+              "or a wider range of values give more)",
+              task_kind_name(options_.kind), prompts_.size(), wanted());
         continue;
       }
       repeats = 0;

@@ -37,9 +37,9 @@ struct TaskOptions {
   std::int64_t items_max = 5;
   std::int64_t value_min = 0;  ///< each number; countdown needs at least 1
   std::int64_t value_max = 9;
-  bool distinct_values = false;        ///< no number twice in one prompt
-  std::int64_t target_max = 100;       ///< countdown: targets are 1 … target_max
-  bool subtraction = true;             ///< chain-sum: also minus signs
+  bool distinct_values = false;   ///< no number twice in one prompt
+  std::int64_t target_max = 100;  ///< countdown: targets are 1 … target_max
+  bool subtraction = true;        ///< chain-sum: also minus signs
   std::int64_t train_rows = 4096;
   std::int64_t validation_rows = 256;
   std::int64_t warmup_rows = 1024;  ///< supervised rows

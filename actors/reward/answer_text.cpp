@@ -45,11 +45,32 @@ std::string_view bare_box_word(std::string_view text, std::size_t at) {
 
 // Commands that change how a formula looks and not what it says. Sorted by length, longest first,
 // so that a command is never taken for the start of a longer one.
-constexpr std::array<std::string_view, 26> kDroppedCommands{
-    "\\displaystyle", "\\limits", "\\degree", "\\right", "\\qquad", "\\Biggl", "\\Biggr",
-    "\\quad",         "\\biggl",  "\\biggr",  "\\circ",  "\\left",  "\\bigl",  "\\bigr",
-    "\\Bigl",         "\\Bigr",   "\\bigg",   "\\Bigg",  "\\big",   "\\Big",   "\\(",
-    "\\)",            "\\[",      "\\]",      "\\%",     "\\$"};
+constexpr std::array<std::string_view, 26> kDroppedCommands{"\\displaystyle",
+                                                            "\\limits",
+                                                            "\\degree",
+                                                            "\\right",
+                                                            "\\qquad",
+                                                            "\\Biggl",
+                                                            "\\Biggr",
+                                                            "\\quad",
+                                                            "\\biggl",
+                                                            "\\biggr",
+                                                            "\\circ",
+                                                            "\\left",
+                                                            "\\bigl",
+                                                            "\\bigr",
+                                                            "\\Bigl",
+                                                            "\\Bigr",
+                                                            "\\bigg",
+                                                            "\\Bigg",
+                                                            "\\big",
+                                                            "\\Big",
+                                                            "\\(",
+                                                            "\\)",
+                                                            "\\[",
+                                                            "\\]",
+                                                            "\\%",
+                                                            "\\$"};
 constexpr std::array<std::string_view, 7> kTextCommands{
     "\\operatorname", "\\textbf", "\\textit", "\\mathrm", "\\mathbf", "\\text", "\\mbox"};
 constexpr std::array<std::string_view, 5> kSpaceCommands{"\\!", "\\,", "\\;", "\\:", "\\ "};
@@ -215,8 +236,8 @@ std::string_view strip_left_side(std::string_view text) {
     return text;
   const std::string_view left = trim(text.substr(0, equals));
   const bool one_letter = left.size() == 1 && is_letter(left[0]);
-  const bool one_command = left.size() > 1 && left[0] == '\\' &&
-                           std::all_of(left.begin() + 1, left.end(), is_letter);
+  const bool one_command =
+      left.size() > 1 && left[0] == '\\' && std::all_of(left.begin() + 1, left.end(), is_letter);
   return one_letter || one_command ? trim(text.substr(equals + 1)) : text;
 }
 
@@ -246,7 +267,8 @@ Elements split_elements(std::string_view text) {
       {{"\\{", "\\}"}, {"(", ")"}, {"[", "]"}}};
   for (const auto& [open, close] : kPairs) {
     // An interval may be half open, so either closing bracket ends a round or square one.
-    const std::string_view end = open == "\\{" ? close : text.substr(text.empty() ? 0 : text.size() - 1);
+    const std::string_view end =
+        open == "\\{" ? close : text.substr(text.empty() ? 0 : text.size() - 1);
     const bool ends = open == "\\{" ? text.ends_with(close) : (end == ")" || end == "]");
     if (text.size() >= open.size() + close.size() && text.starts_with(open) && ends) {
       list.open = open;

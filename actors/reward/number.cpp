@@ -267,8 +267,7 @@ std::optional<SignedDigits> take_frac_argument(Scanner& scan) {
 /// `\frac{a}{b}` and its variants; empty, without moving, when none starts here.
 std::optional<Number> take_frac(Scanner& scan, bool negative) {
   const std::size_t begin = scan.at();
-  if (scan.take("\\frac") || scan.take("\\dfrac") || scan.take("\\tfrac") ||
-      scan.take("\\cfrac")) {
+  if (scan.take("\\frac") || scan.take("\\dfrac") || scan.take("\\tfrac") || scan.take("\\cfrac")) {
     const auto above = take_frac_argument(scan);
     const auto below = above ? take_frac_argument(scan) : std::nullopt;
     if (below) {
@@ -281,8 +280,8 @@ std::optional<Number> take_frac(Scanner& scan, bool negative) {
 }
 
 Number with_sign(const Rational& magnitude, bool negative) {
-  return rational_number(
-      negative ? subtract(Rational{}, magnitude).value_or(Rational{}) : magnitude);
+  return rational_number(negative ? subtract(Rational{}, magnitude).value_or(Rational{})
+                                  : magnitude);
 }
 
 /// After whole digits: ` b/c` or `\frac{b}{c}` of a mixed number; empty, without moving, otherwise.
@@ -298,7 +297,8 @@ std::optional<Number> take_mixed_part(Scanner& scan, bool negative, const Digits
     const std::string above = scan.take_digits();
     if (!above.empty() && scan.take("/")) {
       const std::string below = scan.take_digits();
-      if (!below.empty() && scan.peek() != '/') part = fraction_number(false, {above, ""}, {below, ""});
+      if (!below.empty() && scan.peek() != '/')
+        part = fraction_number(false, {above, ""}, {below, ""});
     }
   }
   if (part && part->rational && part->rational->numerator() >= 0 &&
@@ -364,13 +364,15 @@ std::optional<Rational> Rational::make(std::int64_t numerator, std::int64_t deno
 }
 
 std::optional<Rational> add(const Rational& a, const Rational& b) {
-  return to_rational(Int128{a.numerator()} * b.denominator() + Int128{b.numerator()} * a.denominator(),
-                     Int128{a.denominator()} * b.denominator());
+  return to_rational(
+      Int128{a.numerator()} * b.denominator() + Int128{b.numerator()} * a.denominator(),
+      Int128{a.denominator()} * b.denominator());
 }
 
 std::optional<Rational> subtract(const Rational& a, const Rational& b) {
-  return to_rational(Int128{a.numerator()} * b.denominator() - Int128{b.numerator()} * a.denominator(),
-                     Int128{a.denominator()} * b.denominator());
+  return to_rational(
+      Int128{a.numerator()} * b.denominator() - Int128{b.numerator()} * a.denominator(),
+      Int128{a.denominator()} * b.denominator());
 }
 
 std::optional<Rational> multiply(const Rational& a, const Rational& b) {

@@ -21,7 +21,8 @@ result<void> RewardRegistry::insert(std::string name, RewardFunction rule, bool 
   if (name.empty() || name == "*")
     return fail(ErrorCode::kInvalidArgument, "reward registry: name '{}', wanted a data source",
                 name);
-  if (!rule) return fail(ErrorCode::kInvalidArgument, "reward registry: {}: the rule is empty", name);
+  if (!rule)
+    return fail(ErrorCode::kInvalidArgument, "reward registry: {}: the rule is empty", name);
   if (!overwrite && rules_.contains(name))
     return fail(ErrorCode::kAlreadyExists, "reward registry: {} has a rule already", name);
   rules_.insert_or_assign(std::move(name), std::move(rule));
@@ -47,15 +48,16 @@ result<RewardScore> RewardRegistry::score(const RewardInput& input) const {
   return score_as(input.data_source, input);
 }
 
-result<RewardScore> RewardRegistry::score_as(std::string_view name, const RewardInput& input) const {
+result<RewardScore> RewardRegistry::score_as(std::string_view name,
+                                             const RewardInput& input) const {
   const RewardFunction* rule = find(name);
   if (rule == nullptr)
     return fail(ErrorCode::kNotFound, "reward: no rule for data source '{}' (known: {})", name,
                 joined(names()));
   TROUPE_TRY(RewardScore score, (*rule)(input));
   if (!std::isfinite(score.score))
-    return fail(ErrorCode::kInvalidArgument, "reward: rule of '{}' returned {}, wanted a finite score",
-                name, score.score);
+    return fail(ErrorCode::kInvalidArgument,
+                "reward: rule of '{}' returned {}, wanted a finite score", name, score.score);
   return score;
 }
 

@@ -52,8 +52,7 @@ using RewardFunction = std::function<result<RewardScore>(const RewardInput&)>;
 
 /// What a rule may return: a number, a truth value, a RewardScore, or a result of the last.
 template <class Rule>
-concept RewardRule =
-    std::invocable<const Rule&, const RewardInput&> &&
+concept RewardRule = std::invocable<const Rule&, const RewardInput&> &&
     (std::is_arithmetic_v<std::invoke_result_t<const Rule&, const RewardInput&>> ||
      std::is_convertible_v<std::invoke_result_t<const Rule&, const RewardInput&>,
                            result<RewardScore>>);

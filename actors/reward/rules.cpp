@@ -37,7 +37,8 @@ std::optional<ReadNumber> number_of_marker(const MarkedAnswer& marked) {
   if (equals != std::string_view::npos) text = trim(text.substr(equals + 1));
   if (auto whole = parse_number(text)) return ReadNumber{*std::move(whole), text};
   if (auto first = first_number(text))
-    return ReadNumber{std::move(first->number), text.substr(first->begin, first->end - first->begin)};
+    return ReadNumber{std::move(first->number),
+                      text.substr(first->begin, first->end - first->begin)};
   return std::nullopt;
 }
 
@@ -114,8 +115,9 @@ RewardScore math_reward(std::string_view solution, std::string_view ground_truth
 
 RewardScore exact_match_reward(std::string_view solution, std::string_view ground_truth) {
   const std::string_view answer = trim(solution);
-  return answer.empty() && !trim(ground_truth).empty() ? no_answer()
-                                                       : verdict(answer == trim(ground_truth), answer);
+  return answer.empty() && !trim(ground_truth).empty()
+             ? no_answer()
+             : verdict(answer == trim(ground_truth), answer);
 }
 
 RewardScore sequence_reward(std::string_view solution, std::string_view ground_truth,
@@ -128,8 +130,8 @@ RewardScore sequence_reward(std::string_view solution, std::string_view ground_t
     std::size_t right = 0;
     for (std::size_t i = 0; i < std::min(found.size(), wanted.size()); ++i)
       right += found[i] == wanted[i] ? 1 : 0;
-    score.score = static_cast<double>(right) /
-                  static_cast<double>(std::max(found.size(), wanted.size()));
+    score.score =
+        static_cast<double>(right) / static_cast<double>(std::max(found.size(), wanted.size()));
   }
   return score;
 }

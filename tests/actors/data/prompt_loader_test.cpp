@@ -58,8 +58,7 @@ TEST(EpochOrder, IsAPermutationThatDependsOnSeedAndEpochOnly) {
 }
 
 TEST(PromptLoader, BatchesHoldTokensTextsAndIdsOfTheirRows) {
-  const auto loader = PromptLoader::create(dataset_of({3, 1, 2}), bytes_of,
-                                           {.batch_size = 3, .shuffle = false});
+  const auto loader = PromptLoader::create(dataset_of({3, 1, 2}), bytes_of, {.batch_size = 3, .shuffle = false});
   ASSERT_TRUE(loader) << loader.error().message;
   const auto step = loader->next({});
   ASSERT_TRUE(step);
@@ -111,9 +110,9 @@ TEST(PromptLoader, WalksEveryEpochOnceAndResumesFromAnyCursor) {
 }
 
 TEST(PromptLoader, FilteringKeepsTheIdsOfTheRowsThatStay) {
-  const auto loader = PromptLoader::create(
-      dataset_of({2, 9, 2, 9, 2}), bytes_of,
-      {.batch_size = 3, .prompt_tokens_max = 4, .shuffle = false, .filter_overlong = true});
+  const auto loader =
+      PromptLoader::create(dataset_of({2, 9, 2, 9, 2}), bytes_of,
+                           {.batch_size = 3, .prompt_tokens_max = 4, .shuffle = false, .filter_overlong = true});
   ASSERT_TRUE(loader);
   EXPECT_THAT(ids_of(loader->next({})->batch), ElementsAre(0, 2, 4));
   EXPECT_EQ(loader->rows_filtered(), 2);
@@ -122,8 +121,8 @@ TEST(PromptLoader, FilteringKeepsTheIdsOfTheRowsThatStay) {
 
 TEST(PromptLoader, TruncationKeepsTheNamedSide) {
   const auto tokens = [](Truncation how, int length) {
-    const auto loader = PromptLoader::create(
-        dataset_of({length}), bytes_of, {.batch_size = 1, .prompt_tokens_max = 5, .truncation = how});
+    const auto loader = PromptLoader::create(dataset_of({length}), bytes_of,
+                                             {.batch_size = 1, .prompt_tokens_max = 5, .truncation = how});
     EXPECT_EQ(loader->rows_truncated(), length > 5 ? 1 : 0);
     const auto row = loader->next({})->batch.column(column::kPrompts).values<std::int32_t>();
     return std::string(row.begin(), row.end());
@@ -154,13 +153,12 @@ TEST(PromptLoader, RefusesWhatCannotBeTrainedOn) {
   const auto failing = [](std::span<const Message>) -> result<std::vector<std::int32_t>> {
     return fail(ErrorCode::kUnsupported, "no template");
   };
-  EXPECT_EQ(PromptLoader::create(dataset_of({1}), failing, {.batch_size = 1}).error().code,
-            ErrorCode::kUnsupported);
+  EXPECT_EQ(PromptLoader::create(dataset_of({1}), failing, {.batch_size = 1}).error().code, ErrorCode::kUnsupported);
 }
 
 TEST(PromptLoader, AllGivesEveryRowOnceInFileOrder) {
-  const auto loader = PromptLoader::create(dataset_of({1, 1, 1, 1, 1}), bytes_of,
-                                           {.batch_size = 2, .drop_last = false});
+  const auto loader =
+      PromptLoader::create(dataset_of({1, 1, 1, 1, 1}), bytes_of, {.batch_size = 2, .drop_last = false});
   std::vector<std::int64_t> ids;
   for (const auto& batch : loader->all()) {
     EXPECT_LE(batch.rows(), 2);
@@ -173,12 +171,10 @@ TEST(PromptLoader, AllGivesEveryRowOnceInFileOrder) {
 
 TEST(DataCursor, ACursorThatDoesNotFitIsAnErrorAndNotAWrongBatch) {
   const auto loader = PromptLoader::create(dataset_of({1, 1, 1}), bytes_of, {.batch_size = 1});
-  for (const DataCursor& cursor :
-       {DataCursor{.position = 4}, DataCursor{.position = -1}, DataCursor{.epoch = -1}})
+  for (const DataCursor& cursor : {DataCursor{.position = 4}, DataCursor{.position = -1}, DataCursor{.epoch = -1}})
     EXPECT_EQ(loader->next(cursor).error().code, ErrorCode::kInvalidArgument);
-  for (const char* text : {"", "3", "[]", "{}", R"({"seed":1,"epoch":2})",
-                           R"({"seed":-1,"epoch":0,"position":0})", R"({"seed":1,"epoch":"0","position":0})",
-                           R"({"seed":1,"epoch":0.5,"position":0})",
+  for (const char* text : {"", "3", "[]", "{}", R"({"seed":1,"epoch":2})", R"({"seed":-1,"epoch":0,"position":0})",
+                           R"({"seed":1,"epoch":"0","position":0})", R"({"seed":1,"epoch":0.5,"position":0})",
                            R"({"seed":1,"epoch":18446744073709551615,"position":0})"}) {
     const auto cursor = DataCursor::from_json(text);
     ASSERT_FALSE(cursor) << text;

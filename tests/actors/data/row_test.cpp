@@ -20,10 +20,9 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr const char* kGood =
-    R"({"data_source": "openai/gsm8k", "prompt": [{"role": "user", "content": "1+1?"}],)"
-    R"( "ability": "math", "reward_model": {"style": "rule", "ground_truth": "2"},)"
-    R"( "extra_info": {"split": "train", "index": 7}})";
+constexpr const char* kGood = R"({"data_source": "openai/gsm8k", "prompt": [{"role": "user", "content": "1+1?"}],)"
+                              R"( "ability": "math", "reward_model": {"style": "rule", "ground_truth": "2"},)"
+                              R"( "extra_info": {"split": "train", "index": 7}})";
 
 std::string temporary(const std::string& name) {
   const auto folder = std::filesystem::path(testing::TempDir()) / "troupe_row_test";
@@ -63,12 +62,15 @@ TEST(Row, ReadsVerlsSchema) {
 }
 
 TEST(Row, WritingAndReadingIsTheIdentity) {
-  std::vector<std::string> texts{kGood, with("/reward_model/ground_truth", "72"),
+  std::vector<std::string> texts{kGood,
+                                 with("/reward_model/ground_truth", "72"),
                                  with("/reward_model/ground_truth", R"({"numbers":[1,2],"target":3})"),
                                  with("/reward_model/ground_truth", R"("\u00e9\ud83d\ude00 \" \\ \n")"),
                                  with("/prompt", R"([{"role":"system","content":""},{"role":"user","content":"é"}])"),
-                                 with("/response", R"("because")"), with("/extra_info", "-"),
-                                 with("/ability", "-"), with("/reward_model/style", R"("model")")};
+                                 with("/response", R"("because")"),
+                                 with("/extra_info", "-"),
+                                 with("/ability", "-"),
+                                 with("/reward_model/style", R"("model")")};
   for (const std::string& text : texts) {
     const auto row = row_from_json(text, "f:1");
     ASSERT_TRUE(row) << row.error().message;
@@ -162,9 +164,9 @@ TEST(Row, SupervisedRowsNeedAResponseAndNoGroundTruth) {
 
 TEST(Gsm8k, RowsOfTheRealFilesLoadAndTheirReferenceAnswersScoreOne) {
   const char* shared = std::getenv("TROUPE_SHARED");
-  const auto folder = (shared ? std::filesystem::path(shared)
-                              : std::filesystem::path(TROUPE_SOURCE_DIR) / ".." / "shared") /
-                      "data" / "gsm8k";
+  const auto folder =
+      (shared ? std::filesystem::path(shared) : std::filesystem::path(TROUPE_SOURCE_DIR) / ".." / "shared") / "data" /
+      "gsm8k";
   if (!std::filesystem::exists(folder)) GTEST_SKIP() << folder << " is absent";
   const std::vector<std::string> paths{(folder / "train.jsonl").string(), (folder / "test.jsonl").string()};
   const auto dataset = Dataset::load(paths);
@@ -194,8 +196,7 @@ TEST(Dataset, SavingAndLoadingGivesTheSameRows) {
   ASSERT_TRUE(dataset.save(path));
   const auto again = Dataset::load(std::vector{path});
   ASSERT_TRUE(again) << again.error().message;
-  EXPECT_TRUE(std::equal(dataset.rows().begin(), dataset.rows().end(), again->rows().begin(),
-                         again->rows().end()));
+  EXPECT_TRUE(std::equal(dataset.rows().begin(), dataset.rows().end(), again->rows().begin(), again->rows().end()));
 }
 
 TEST(Dataset, IdsArePositionsInTheConcatenationOfTheFiles) {

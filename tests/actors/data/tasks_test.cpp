@@ -21,8 +21,8 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr TaskKind kKinds[] = {TaskKind::kSort, TaskKind::kReverse, TaskKind::kCopy,
-                               TaskKind::kChainSum, TaskKind::kCountdown};
+constexpr TaskKind kKinds[] = {TaskKind::kSort, TaskKind::kReverse, TaskKind::kCopy, TaskKind::kChainSum,
+                               TaskKind::kCountdown};
 
 TaskOptions options_for(TaskKind kind) {
   TaskOptions options{.kind = kind, .train_rows = 300, .validation_rows = 50, .warmup_rows = 100, .seed = 7};
@@ -46,8 +46,7 @@ std::vector<std::int64_t> integers(const std::string& text) {
   std::vector<std::int64_t> values;
   std::istringstream words(text);
   for (std::string word; words >> word;) {
-    if (word.find_first_not_of("-0123456789") == std::string::npos && word != "-")
-      values.push_back(std::stoll(word));
+    if (word.find_first_not_of("-0123456789") == std::string::npos && word != "-") values.push_back(std::stoll(word));
   }
   return values;
 }
@@ -91,9 +90,7 @@ TEST(Tasks, AnIndependentSolverAgreesWithTheAnswers) {
 }
 
 TEST(Tasks, PromptsLookAsDocumented) {
-  const auto first = [](TaskKind kind) {
-    return make_task_rows(options_for(kind))->train.at(0).prompt.at(0).content;
-  };
+  const auto first = [](TaskKind kind) { return make_task_rows(options_for(kind))->train.at(0).prompt.at(0).content; };
   EXPECT_THAT(first(TaskKind::kSort), testing::MatchesRegex("sort: [0-9]( [0-9])* ="));
   EXPECT_THAT(first(TaskKind::kReverse), testing::MatchesRegex("reverse: [0-9]( [0-9])* ="));
   EXPECT_THAT(first(TaskKind::kCopy), testing::MatchesRegex("copy: [0-9]( [0-9])* ="));
@@ -152,13 +149,16 @@ TEST(Tasks, DifficultyOptionsAreKept) {
   options = options_for(TaskKind::kChainSum);
   options.subtraction = false;
   const auto sums = make_task_rows(options);
-  for (const PromptRow& row : sums->train)
-    EXPECT_EQ(row.prompt.at(0).content.find('-'), std::string::npos);
+  for (const PromptRow& row : sums->train) EXPECT_EQ(row.prompt.at(0).content.find('-'), std::string::npos);
 }
 
 TEST(Tasks, TooSmallADifficultyIsAnErrorThatSaysHowManyPromptsThereAre) {
-  const TaskOptions options{.kind = TaskKind::kSort, .items_min = 1, .items_max = 1, .train_rows = 11,
-                            .validation_rows = 0, .warmup_rows = 0};
+  const TaskOptions options{.kind = TaskKind::kSort,
+                            .items_min = 1,
+                            .items_max = 1,
+                            .train_rows = 11,
+                            .validation_rows = 0,
+                            .warmup_rows = 0};
   const auto rows = make_task_rows(options);
   ASSERT_FALSE(rows);
   EXPECT_EQ(rows.error().code, ErrorCode::kInvalidArgument);

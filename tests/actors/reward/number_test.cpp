@@ -44,8 +44,7 @@ TEST(Rational, ObeysTheFieldLawsOnRandomValues) {
   Rng rng(11);
   for (int round = 0; round < 2000; ++round) {
     const auto draw = [&rng] {
-      return ratio(static_cast<std::int64_t>(rng.below(2001)) - 1000,
-                   static_cast<std::int64_t>(rng.below(50)) + 1);
+      return ratio(static_cast<std::int64_t>(rng.below(2001)) - 1000, static_cast<std::int64_t>(rng.below(50)) + 1);
     };
     const Rational a = draw();
     const Rational b = draw();
@@ -61,11 +60,16 @@ TEST(Rational, ObeysTheFieldLawsOnRandomValues) {
 
 TEST(ParseNumber, SpellingsOfOneValueAreEqual) {
   const std::vector<std::vector<std::string>> groups{
-      {"1234.5", "1,234.50", "$1,234.5", "\\$1{,}234.5", "2469/2", "\\frac{2469}{2}", "1234 1/2",
-       "1234\\frac{1}{2}", "+1234.5", " 1234.5. ", "1.2345e3", "12345E-1", "1\\,234.5", "1,\\!234.5"},
-      {"-0.5", "-.5", "-1/2", "\xE2\x88\x92" "0.50", "-\\dfrac{1}{2}", "\\frac{-1}{2}", "\\frac{1}{-2}",
-       "- 0.5", "-\\frac12", "-\\tfrac1{2}", "- 1/2"},
-      {"50", "50%", "50\\%", "050", "50.00", "100/2", "\xE2\x82\xAC" "50", "50 %", "5e1", "$50"},
+      {"1234.5", "1,234.50", "$1,234.5", "\\$1{,}234.5", "2469/2", "\\frac{2469}{2}", "1234 1/2", "1234\\frac{1}{2}",
+       "+1234.5", " 1234.5. ", "1.2345e3", "12345E-1", "1\\,234.5", "1,\\!234.5"},
+      {"-0.5", "-.5", "-1/2",
+       "\xE2\x88\x92"
+       "0.50",
+       "-\\dfrac{1}{2}", "\\frac{-1}{2}", "\\frac{1}{-2}", "- 0.5", "-\\frac12", "-\\tfrac1{2}", "- 1/2"},
+      {"50", "50%", "50\\%", "050", "50.00", "100/2",
+       "\xE2\x82\xAC"
+       "50",
+       "50 %", "5e1", "$50"},
       {"0", "-0", "0.000", "0/7", "00", "-0.0"},
       {"1/3", "2/6", "\\frac{3}{9}", "\\frac 1 3"},
       {"-3.25", "-3 1/4", "-$3.25", "$-3.25", "-13/4", "-3\\frac{1}{4}"},
@@ -86,9 +90,10 @@ TEST(ParseNumber, SpellingsOfOneValueAreEqual) {
 }
 
 TEST(ParseNumber, RefusesWhatIsNotOneNumber) {
-  for (const char* text : {"", " ", "-", ".", "$", "1/0", "1,2", "12,34", "1 2", "nan", "NaN", "inf",
-                           "-infinity", "1e", "1e999", "x5", "5x", "1//2", "1/2/3", "\\frac{1}",
-                           "\\frac{1}{0}", "\\frac{}{}", "--5", "0x10", "1.2.3", "#", "- - 5", "- -5"})
+  for (const char* text : {"",           " ",   "-",    ".",     "$",     "1/0",       "1,2",
+                           "12,34",      "1 2", "nan",  "NaN",   "inf",   "-infinity", "1e",
+                           "1e999",      "x5",  "5x",   "1//2",  "1/2/3", "\\frac{1}", "\\frac{1}{0}",
+                           "\\frac{}{}", "--5", "0x10", "1.2.3", "#",     "- - 5",     "- -5"})
     EXPECT_FALSE(parse_number(text)) << text;
 }
 
@@ -106,21 +111,31 @@ TEST(ParseNumber, ComparesThousandsOfDigitsExactly) {
 }
 
 TEST(LastNumber, FindsTheNumberThatASentenceEndsOn) {
-  const std::vector<std::pair<std::string, std::string>> cases{
-      {"She has 3 apples and 72.", "72"},   {"It costs $1,234.50 in total.", "1234.5"},
-      {"10-5", "5"},                        {"so x = -5", "-5"},
-      {"(3)-4", "4"},                       {"ranges 5-10", "10"},
-      {"1,2,3", "3"},                       {"1,234,56", "56"},
-      {"about 3/4 of it", "3/4"},           {"on 5/6/2020", "2020"},
-      {"half is 2 1/2 cups", "5/2"},        {"<<48/2=24>>24 clips", "24"},
-      {"it grew 50% more", "50"},           {"ends in 7,", "7"},
-      {"v1.2.3", "3"},                      {"minus \xE2\x88\x92" "8 degrees", "-8"},
-      {"is \\frac{3}{4} m", "3/4"},         {"12345,678", "678"}};
+  const std::vector<std::pair<std::string, std::string>> cases{{"She has 3 apples and 72.", "72"},
+                                                               {"It costs $1,234.50 in total.", "1234.5"},
+                                                               {"10-5", "5"},
+                                                               {"so x = -5", "-5"},
+                                                               {"(3)-4", "4"},
+                                                               {"ranges 5-10", "10"},
+                                                               {"1,2,3", "3"},
+                                                               {"1,234,56", "56"},
+                                                               {"about 3/4 of it", "3/4"},
+                                                               {"on 5/6/2020", "2020"},
+                                                               {"half is 2 1/2 cups", "5/2"},
+                                                               {"<<48/2=24>>24 clips", "24"},
+                                                               {"it grew 50% more", "50"},
+                                                               {"ends in 7,", "7"},
+                                                               {"v1.2.3", "3"},
+                                                               {"minus \xE2\x88\x92"
+                                                                "8 degrees",
+                                                                "-8"},
+                                                               {"is \\frac{3}{4} m", "3/4"},
+                                                               {"12345,678", "678"}};
   for (const auto& [text, wanted] : cases) {
     const auto found = last_number(text);
     ASSERT_TRUE(found) << text;
-    EXPECT_TRUE(found->number == *parse_number(wanted)) << text << " gave "
-                                                        << text.substr(found->begin, found->end - found->begin);
+    EXPECT_TRUE(found->number == *parse_number(wanted))
+        << text << " gave " << text.substr(found->begin, found->end - found->begin);
   }
   EXPECT_FALSE(last_number("no digits, just NaN and inf"));
   EXPECT_TRUE(first_number("from 3 to 9")->number == *parse_number("3"));

@@ -28,8 +28,7 @@ struct Case {
 
 std::filesystem::path shared_folder() {
   const char* named = std::getenv("TROUPE_SHARED");
-  return named ? std::filesystem::path(named)
-               : std::filesystem::path(TROUPE_SOURCE_DIR) / ".." / "shared";
+  return named ? std::filesystem::path(named) : std::filesystem::path(TROUPE_SOURCE_DIR) / ".." / "shared";
 }
 
 TEST(Gsm8kReward, ReadsTheAnswerWhereverASolutionPutsIt) {
@@ -143,13 +142,14 @@ TEST(MathReward, AcceptsSpellingsOfTheSameAnswer) {
       {"I do not know", "east", 0},
   };
   for (const Case& c : cases)
-    EXPECT_EQ(math_reward(c.solution, c.truth).score, c.score) << c.solution << " / " << c.truth << " → "
-                                                               << normalise_math(c.truth);
+    EXPECT_EQ(math_reward(c.solution, c.truth).score, c.score)
+        << c.solution << " / " << c.truth << " → " << normalise_math(c.truth);
 }
 
 TEST(MathEqual, IsReflexiveAndSymmetricOnAwkwardTexts) {
-  const std::vector<std::string> texts{"", "x", "\\", "\\frac", "\\frac{", "\\text{", "{", "}", "(((", "1,",
-                                       ",", "\\{", "\\sqrt", "x=", "=", "^", "\\text{a}^", "\\text{a}^{"};
+  const std::vector<std::string> texts{"",       "x",  "\\",  "\\frac", "\\frac{",    "\\text{",
+                                       "{",      "}",  "(((", "1,",     ",",          "\\{",
+                                       "\\sqrt", "x=", "=",   "^",      "\\text{a}^", "\\text{a}^{"};
   for (const auto& a : texts) {
     EXPECT_TRUE(math_equal(a, a)) << a;
     for (const auto& b : texts) EXPECT_EQ(math_equal(a, b), math_equal(b, a)) << a << " " << b;
@@ -172,13 +172,28 @@ TEST(SequenceReward, ComparesWordsAndGivesPartialCreditOnRequest) {
 
 TEST(CountdownReward, ChecksValueAndUseOfNumbers) {
   const std::string truth = R"({"numbers": [3, 5, 7, 3], "target": 22})";
-  const std::vector<std::pair<std::string, double>> cases{
-      {"3*5+7", 1},       {"(3*5)+7", 1},      {"3*5+7 = 22", 1},  {"<answer>7 + 5*3</answer>", 1},
-      {"3 \xC3\x97 5 + 7", 1}, {"5*3+7+3-3", 0},    {"3*5+7+3-3", 0},   {"5*3+7*(3/3)", 0},
-      {"3*5+7 = 21", 0},  {"22", 0},           {"7+5+7+3", 0},     {"3+5+7", 0},
-      {"3*5+", 0},        {"", 0},             {"3*5+7)", 0},      {"((3*5+7", 0},
-      {"3**5", 0},        {"3/(5-5)", 0},      {"3*5+7.0", 0},     {"0x16", 0},
-      {"-3*-5+7", 1},     {"<answer>3</answer><answer>3*5+7</answer>", 1}};
+  const std::vector<std::pair<std::string, double>> cases{{"3*5+7", 1},
+                                                          {"(3*5)+7", 1},
+                                                          {"3*5+7 = 22", 1},
+                                                          {"<answer>7 + 5*3</answer>", 1},
+                                                          {"3 \xC3\x97 5 + 7", 1},
+                                                          {"5*3+7+3-3", 0},
+                                                          {"3*5+7+3-3", 0},
+                                                          {"5*3+7*(3/3)", 0},
+                                                          {"3*5+7 = 21", 0},
+                                                          {"22", 0},
+                                                          {"7+5+7+3", 0},
+                                                          {"3+5+7", 0},
+                                                          {"3*5+", 0},
+                                                          {"", 0},
+                                                          {"3*5+7)", 0},
+                                                          {"((3*5+7", 0},
+                                                          {"3**5", 0},
+                                                          {"3/(5-5)", 0},
+                                                          {"3*5+7.0", 0},
+                                                          {"0x16", 0},
+                                                          {"-3*-5+7", 1},
+                                                          {"<answer>3</answer><answer>3*5+7</answer>", 1}};
   for (const auto& [solution, wanted] : cases) {
     const auto score = countdown_reward(solution, truth);
     ASSERT_TRUE(score) << solution;
@@ -207,15 +222,33 @@ std::string repeated(const std::string& piece, std::size_t bytes) {
 }
 
 TEST(Rules, HostileTextsOfOneMegabyteTakeLinearTime) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  constexpr std::size_t kBytes = std::size_t{1} << 17;
+#else
   constexpr std::size_t kBytes = std::size_t{1} << 20;
+#endif
   constexpr std::size_t kBoxedBytes = std::size_t{1} << 17;
-  const std::vector<std::string> pieces{
-      "9",      "{",      "}",        "\\boxed{", "\\boxed{}", "\\frac",   "\\frac{1", "\\frac{1}{",
-      "####",   "#### ",  "1/",       "1 1/",     "1,234,",    "(",        "((1,",     "-",
-      "\\text{", "$",     "<answer>", "</answer>", "\\",       "1 ",       " ",        "nan ",
-      "1e9",    "\\boxed ", "answer is ", "1=",    ".",        "\xE2\x88\x92", "\xFF", std::string(1, '\0'),
-      "\\boxed{1", "\\{",  "1\\,",    "\\sqrt",    "9.",       "\n",       "^{\\circ", "=",
-      "\\boxed{1}"};
+  const std::vector<std::string> pieces{"9",          "{",
+                                        "}",          "\\boxed{",
+                                        "\\boxed{}",  "\\frac",
+                                        "\\frac{1",   "\\frac{1}{",
+                                        "####",       "#### ",
+                                        "1/",         "1 1/",
+                                        "1,234,",     "(",
+                                        "((1,",       "-",
+                                        "\\text{",    "$",
+                                        "<answer>",   "</answer>",
+                                        "\\",         "1 ",
+                                        " ",          "nan ",
+                                        "1e9",        "\\boxed ",
+                                        "answer is ", "1=",
+                                        ".",          "\xE2\x88\x92",
+                                        "\xFF",       std::string(1, '\0'),
+                                        "\\boxed{1",  "\\{",
+                                        "1\\,",       "\\sqrt",
+                                        "9.",         "\n",
+                                        "^{\\circ",   "=",
+                                        "\\boxed{1}"};
   const std::string truth = R"({"numbers": [3, 5], "target": 8})";
   for (const std::string& piece : pieces) {
     const std::string boxed = "\\boxed{" + repeated(piece, kBoxedBytes) + "}";
