@@ -45,7 +45,7 @@ inline constexpr ArgSpec broadcast{ArgKind::kBroadcast};
 inline constexpr ArgSpec per_rank{ArgKind::kPerRank};
 /// `scatter_padded` or, for parts that are multiples of 8 rows, `scatter_padded.of(8)`.
 struct ScatterPadded : ArgSpec {
-  constexpr ArgSpec of(int multiple) const { return {ArgKind::kScatterPadded, multiple}; }
+  constexpr ArgSpec of(int rows) const { return {ArgKind::kScatterPadded, rows}; }
 };
 inline constexpr ScatterPadded scatter_padded{{ArgKind::kScatterPadded}};
 

@@ -42,6 +42,8 @@ class GroupCore final : public RefCounted {
   result<std::vector<RankStatus>> status(Deadline deadline);
   /// Kills a rank as if it had died of `cause`.
   void kill(RankId rank, Error cause);
+  /// Asks the shell of `rank` to abort.
+  void request_abort(RankId rank, Error cause);
   /// Ends what the ranks wait for in collectives; the group goes on with the next call.
   void abort(RankId rank, const Error& cause);
   /// Why the group cannot be called any more, if so.
@@ -58,7 +60,6 @@ class GroupCore final : public RefCounted {
   Rank& rank(RankId rank) { return *ranks_[index(rank)]; }
 
  private:
-  friend Ref<GroupCore> make_ref<GroupCore>(ActorSystem&, GroupOptions&&);
   GroupCore(ActorSystem& system, GroupOptions options);
   ~GroupCore() override;
 
@@ -73,6 +74,8 @@ class GroupCore final : public RefCounted {
   /// After the first error of a call: frees ranks that wait for the failed one, and plans the
   /// rebuilding of the communicators before the first call that no rank has begun.
   void break_communicators(Call& call, RankId rank, const Error& cause, bool others_wait);
+  /// The first call after `after` (any, when null) that nobody has begun rebuilds first.
+  void plan_rebuild(const Call* after);
   std::string waiting_ranks(const Call& call) const;
 
   ActorSystem& system_;

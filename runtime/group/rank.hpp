@@ -55,10 +55,11 @@ struct RankCell {
 
   std::atomic<std::int64_t> progress{0};
   std::atomic<std::int64_t> calls_done{0};
-  std::atomic<const Call*> current{nullptr};  // only the engine thread looks inside
-  std::atomic<Duration::rep> deadline{0};     // of the current call
+  std::atomic<Duration::rep> deadline{0};  // of the present call
+  std::atomic<bool> cancelled{false};      // nobody wants the present call's result
 
   mutable std::mutex mutex;  // guards what follows
+  const Call* current = nullptr;  // compared only
   std::string_view method;   // views of declarations live as long as the program
   TimePoint busy_since;
   std::string waits_for;

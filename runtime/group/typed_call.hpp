@@ -60,8 +60,8 @@ consteval CallFault call_fault() {
   } else if constexpr (sizeof...(Given) != Shape::kArity) {
     return CallFault::kWrongCount;
   } else {
-    constexpr auto kMethod = std::get<kIndex>(kMethodsOf<W>);
     return []<std::size_t... I>(std::index_sequence<I...>) {
+      constexpr auto kMethod = std::get<method_index<W, M>()>(kMethodsOf<W>);
       using Values = typename Shape::Values;
       using Passed = std::tuple<Given&&...>;
       const bool fits =
@@ -79,9 +79,17 @@ consteval CallFault call_fault() {
 result<std::vector<RankId>> collecting_ranks_of(const Mesh& mesh, std::string_view method,
                                                 ResultKind kind, const Collect& collect);
 
+/// What all calls of a group share; counted, since a call may outlive its group.
+struct GroupPlan : RefCounted {
+  explicit GroupPlan(const Mesh& layout);
+  Mesh mesh;
+  std::vector<int> data_part;                    ///< [R]
+  std::vector<std::vector<RankId>> collectors;   ///< per method, in data-parallel order
+};
+
 template <class W>
-result<std::vector<std::vector<RankId>>> collecting_ranks(const Mesh& mesh) {
-  std::vector<std::vector<RankId>> all;
+result<Ref<GroupPlan>> plan_group(const Mesh& mesh) {
+  auto plan = make_ref<GroupPlan>(mesh);
   std::optional<Error> error;
   std::apply(
       [&](const auto&... one) {
@@ -89,7 +97,7 @@ result<std::vector<std::vector<RankId>>> collecting_ranks(const Mesh& mesh) {
           auto ranks =
               collecting_ranks_of(mesh, method.name, method.outcome.kind, method.collected);
           if (ranks) {
-            all.push_back(std::move(*ranks));
+            plan->collectors.push_back(std::move(*ranks));
           } else if (!error) {
             error = std::move(ranks).error();
           }
@@ -98,7 +106,7 @@ result<std::vector<std::vector<RankId>>> collecting_ranks(const Mesh& mesh) {
       },
       kMethodsOf<W>);
   if (error) return fail(std::move(*error));
-  return all;
+  return plan;
 }
 
 template <class W, class Made>
@@ -118,10 +126,11 @@ template <class T>
 struct Parcel {
   std::vector<T> parts;
   ArgKind kind = ArgKind::kBroadcast;
-  const T& at(const Mesh& mesh, RankId rank) const {
+  const T& at(const GroupPlan& plan, RankId rank) const {
+    const auto i = static_cast<std::size_t>(rank.value);
     if (kind == ArgKind::kBroadcast) return parts.front();
-    if (kind == ArgKind::kPerRank) return parts[static_cast<std::size_t>(rank.value)];
-    return parts[static_cast<std::size_t>(mesh.data_part(rank))];
+    if (kind == ArgKind::kPerRank) return parts[i];
+    return parts[static_cast<std::size_t>(plan.data_part[i])];
   }
 };
 
@@ -150,13 +159,14 @@ class TypedCall final : public Call {
                     std::is_floating_point_v<Slot>,
                 "method: reduce(kMean) needs a floating-point result");
 
-  TypedCall(const Mesh& mesh, const std::vector<RankId>& collectors, completer<Outcome> out,
-            Deadline until)
-      : mesh_(mesh), collectors_(collectors), out_(std::move(out)) {
+  TypedCall(Ref<const GroupPlan> group_plan, completer<Outcome> out, Deadline until)
+      : group_(std::move(group_plan)),
+        collectors_(group_->collectors[method_index<W, M>()]),
+        out_(std::move(out)) {
     method = kMethod.name;
     phase = kMethod.lane_phase;
     deadline = until;
-    if constexpr (kKind != ResultKind::kNone) slots_.resize(static_cast<std::size_t>(mesh_.size()));
+    if constexpr (kKind != ResultKind::kNone) slots_.resize(group_->data_part.size());
   }
 
   /// kInvalidArgument names the argument: rows that differ between scattered ones, or a per_rank
@@ -206,10 +216,10 @@ class TypedCall final : public Call {
       parcel.parts.push_back(std::forward<Given>(given));
     } else if constexpr (kSpec.kind == ArgKind::kPerRank) {
       parcel.parts = std::forward<Given>(given);
-      if (parcel.parts.size() != static_cast<std::size_t>(mesh_.size())) {
+      if (parcel.parts.size() != static_cast<std::size_t>(group_->mesh.size())) {
         return troupe::fail(ErrorCode::kInvalidArgument,
                             "{}: argument {} has {} values, wanted one for each of {} ranks",
-                            method, I, parcel.parts.size(), mesh_.size());
+                            method, I, parcel.parts.size(), group_->mesh.size());
       }
     } else {
       static_assert(Scatterable<T>,
@@ -225,21 +235,21 @@ class TypedCall final : public Call {
       if constexpr (kSpec.kind == ArgKind::kScatterPadded) {
         static_assert(Paddable<T>,
                       "method: scatter_padded needs DispatchTraits<T>::pad for the parameter");
-        const std::int64_t multiple = std::int64_t{mesh_.data_parts()} * kSpec.multiple;
+        const std::int64_t multiple = std::int64_t{parts_wanted_} * kSpec.multiple;
         if (rows > 0 && rows % multiple != 0) {
           if constexpr (requires { DispatchTraits<T>::flagged(whole); })
             padding_.flagged = padding_.flagged || DispatchTraits<T>::flagged(whole);
           const T padded = DispatchTraits<T>::pad(whole, multiple);
           padding_.rows = rows;
           padding_.padded_rows = DispatchTraits<T>::rows(padded);
-          parcel.parts = DispatchTraits<T>::split(padded, mesh_.data_parts());
+          parcel.parts = DispatchTraits<T>::split(padded, parts_wanted_);
           return {};
         }
       }
-      parcel.parts = DispatchTraits<T>::split(whole, mesh_.data_parts());
-      TROUPE_CHECK(parcel.parts.size() == static_cast<std::size_t>(mesh_.data_parts()),
+      parcel.parts = DispatchTraits<T>::split(whole, parts_wanted_);
+      TROUPE_CHECK(parcel.parts.size() == static_cast<std::size_t>(parts_wanted_),
                    "{}: split of argument {} gave {} parts, wanted {}", method, I,
-                   parcel.parts.size(), mesh_.data_parts());
+                   parcel.parts.size(), parts_wanted_);
     }
     return {};
   }
@@ -264,7 +274,7 @@ class TypedCall final : public Call {
     const auto arrive = [&]<std::size_t K>(std::integral_constant<std::size_t, K>) {
       if constexpr (kMayArrive<ValueOf<K>>) {
         auto& slot = std::get<K>(local);
-        slot = arrived(std::get<K>(parcels_).at(mesh_, rank), context);
+        slot = arrived(std::get<K>(parcels_).at(*group_, rank), context);
         if (!slot && !error) error = slot.error();
       }
     };
@@ -275,7 +285,7 @@ class TypedCall final : public Call {
       if constexpr (kMayArrive<ValueOf<K>>) {
         return *std::get<K>(local);
       } else {
-        return std::get<K>(parcels_).at(mesh_, rank);
+        return std::get<K>(parcels_).at(*group_, rank);
       }
     };
     if constexpr (std::is_void_v<typename Shape::Return>) {
@@ -363,8 +373,9 @@ class TypedCall final : public Call {
     using type = std::tuple<Parcel<T>...>;
   };
 
-  const Mesh mesh_;
-  const std::vector<RankId> collectors_;
+  const Ref<const GroupPlan> group_;
+  const std::vector<RankId>& collectors_;  // in the plan
+  const int parts_wanted_ = group_->mesh.data_parts();
   completer<Outcome> out_;
   typename Parcels<typename Shape::Values>::type parcels_;
   std::optional<std::int64_t> rows_;

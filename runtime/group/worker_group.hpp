@@ -50,12 +50,12 @@ class WorkerGroup {
   /// class of what the factory makes.
   template <class Factory>
   static result<WorkerGroup> create(ActorSystem& system, GroupOptions options, Factory factory) {
-    TROUPE_TRY(auto collectors, collecting_ranks<W>(options.mesh));
+    TROUPE_TRY(auto plan, plan_group<W>(options.mesh));
     TROUPE_TRY(auto core, GroupCore::create(system, std::move(options),
                                             [factory = std::move(factory)](WorkerContext& context) {
                                               return own_worker<W>(factory(context));
                                             }));
-    return WorkerGroup(std::move(core), std::move(collectors));
+    return WorkerGroup(std::move(core), std::move(plan));
   }
   /// With workers made by W's constructor from WorkerContext&.
   static result<WorkerGroup> create(ActorSystem& system, GroupOptions options) {
@@ -68,7 +68,7 @@ class WorkerGroup {
     if (this != &other) {
       if (core_) core_->shutdown();
       core_ = std::move(other.core_);
-      collectors_ = std::move(other.collectors_);
+      plan_ = std::move(other.plan_);
     }
     return *this;
   }
@@ -96,8 +96,7 @@ class WorkerGroup {
       using Typed = TypedCall<W, M>;
       auto ends = make_pending<typename Typed::Outcome>();
       const auto deadline = options.deadline.value_or(Deadline::in(core_->options().call_deadline));
-      auto typed = make_ref<Typed>(mesh(), collectors_->at(method_index<W, M>()),
-                                   std::move(ends.second), deadline);
+      auto typed = make_ref<Typed>(plan_, std::move(ends.second), deadline);
       auto ready = typed->set_arguments(std::forward<Given>(given)...);
       if (!ready) {
         typed->fail(std::move(ready).error().at({.group = name(), .rank = {}, .node = {}}));
@@ -123,15 +122,14 @@ class WorkerGroup {
   /// Kills one rank, as a supervisor would: the group is dead afterwards.
   void kill(RankId rank, Error cause) { core_->kill(rank, std::move(cause)); }
   /// Frees ranks that wait in collectives; their call ends with kAborted and `cause`.
-  void abort(Error cause) { core_->abort(RankId{0}, cause); }
+  void abort(Error cause) { core_->request_abort(RankId{0}, std::move(cause)); }
 
  private:
-  using Collectors = std::vector<std::vector<RankId>>;
-  WorkerGroup(Ref<GroupCore> core, Collectors collectors)
-      : core_(std::move(core)), collectors_(std::make_unique<Collectors>(std::move(collectors))) {}
+  WorkerGroup(Ref<GroupCore> core, Ref<const GroupPlan> plan)
+      : core_(std::move(core)), plan_(std::move(plan)) {}
 
   Ref<GroupCore> core_;
-  std::unique_ptr<Collectors> collectors_;  // per method; stable, calls in flight refer to it
+  Ref<const GroupPlan> plan_;
 };
 
 }  // namespace troupe::runtime

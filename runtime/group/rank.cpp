@@ -1,0 +1,211 @@
+#include "runtime/group/rank.hpp"
+
+#include "runtime/base/log.hpp"
+#include "runtime/group/call_trace.hpp"
+#include "runtime/group/group_core.hpp"
+#include "runtime/task/failure.hpp"
+
+#include <utility>
+
+namespace troupe::runtime {
+namespace {
+
+TimePoint now() { return SteadyClock().now(); }
+
+}  // namespace
+
+void Rank::start(Ref<GroupCore> core, MakeWorker make_worker) {
+  thread_ = std::thread(
+      [self = Ref<Rank>(this), core = std::move(core), make = std::move(make_worker)]() mutable {
+        self->engine_main(*core, make);
+        make = nullptr;  // the factory's captures go before `join` returns
+        core = nullptr;
+        {
+          const std::lock_guard lock(self->mutex_);
+          self->over_ = true;
+        }
+        self->ended_.notify_all();
+      });
+}
+
+void Rank::push(Ref<Call> call) {
+  const std::lock_guard lock(mutex_);
+  if (!stop_) queue_.push_back(std::move(call));
+}
+
+void Rank::stop() {
+  std::deque<Ref<Call>> dropped;  // destroyed after the lock
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+    dropped.swap(queue_);
+  }
+  changed_.notify_one();
+}
+
+bool Rank::join(Deadline deadline) {
+  if (!thread_.joinable()) return true;
+  bool over = false;
+  {
+    std::unique_lock lock(mutex_);
+    over = ended_.wait_until(lock, deadline.at, [this] { return over_; });
+  }
+  if (over) {
+    thread_.join();
+  } else {
+    thread_.detach();
+  }
+  return over;
+}
+
+Ref<Call> Rank::pop() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return stop_ || !queue_.empty(); });
+  if (stop_) return {};
+  Ref<Call> call = std::move(queue_.front());
+  queue_.pop_front();
+  return call;
+}
+
+void Rank::engine_main(GroupCore& core, const MakeWorker& make_worker) {
+  if (construct(core, make_worker)) {
+    while (Ref<Call> call = pop()) {
+      if (!run_call(core, *call)) break;
+    }
+  }
+  try {
+    worker_.reset();
+  } catch (...) {
+    log::error("{} rank {}: destructor: {}", cell_.group, cell_.rank.value,
+               error_of_current_exception().message);
+  }
+  stop();
+}
+
+result<void> Rank::split_axes(Deadline deadline) {
+  cell_.axes.clear();
+  if (!cell_.world) return {};
+  for (const Axis& axis : cell_.mesh.axes()) {
+    if (axis.size == cell_.mesh.size()) continue;  // the world itself
+    // Ranks that agree on all other axes share a colour: the first rank of their line.
+    const int colour = cell_.mesh.along(cell_.rank, axis.name).front().value;
+    const int key = cell_.mesh.coordinate(cell_.rank, axis.name);
+    TROUPE_TRY(auto line, cell_.world->split(colour, key, deadline));
+    cell_.axes.emplace(axis.name, std::move(line));
+  }
+  return {};
+}
+
+bool Rank::construct(GroupCore& core, const MakeWorker& make_worker) {
+  const Deadline deadline = Deadline::in(core.options().create_deadline);
+  cell_.deadline.store(deadline.at.time_since_epoch().count());
+  std::optional<Error> error;
+  try {
+    if (auto split = split_axes(deadline); !split) {
+      error = std::move(split).error();
+    } else if (auto made = make_worker(context_); !made) {
+      error = std::move(made).error();
+    } else {
+      worker_ = std::move(*made);
+    }
+  } catch (...) {
+    error = error_of_current_exception();
+  }
+  const bool good = !error;
+  core.rank_constructed(cell_.rank, std::move(error));
+  return good;
+}
+
+/// What comes before the method: rebuilt communicators and the turn in the device's lane.
+result<void> Rank::prepare(Call& call, std::unique_ptr<LaneGate::Turn>& turn) {
+  const std::int64_t plan = call.decide(Call::kRun);
+  if (plan >= Call::kRebuildBase && cell_.world) {
+    const auto waiting = context_.waiting_for("rebuilding of the communicators");
+    TROUPE_TRY_VOID(cell_.world->rebuild(plan - Call::kRebuildBase, call.deadline));
+    TROUPE_TRY_VOID(split_axes(call.deadline));
+  }
+  if (turn) {
+    const auto waiting = context_.waiting_for("lane turn");
+    TROUPE_TRY_VOID(turn->wait(call.deadline));
+  }
+  return {};
+}
+
+bool Rank::run_call(GroupCore& core, Call& call) {
+  std::unique_ptr<LaneGate::Turn> turn;
+  const auto own = static_cast<std::size_t>(cell_.rank.value);
+  if (own < call.turns.size()) turn = std::move(call.turns[own]);
+  if (call.broken.load() || call.decide(Call::kRun) == Call::kSkip) {
+    turn.reset();
+    core.rank_done(call, cell_.rank, {});
+    return true;
+  }
+  CallSpan span{.group = cell_.group,
+                .rank = cell_.rank,
+                .method = call.method,
+                .phase = call.phase,
+                .call = call.id,
+                .submitted = call.submitted,
+                .begin = now(),
+                .end = {}};
+  {
+    const std::lock_guard lock(cell_.mutex);
+    cell_.current = &call;
+    cell_.method = call.method;
+    cell_.busy_since = span.begin;
+  }
+  cell_.deadline.store(call.deadline.at.time_since_epoch().count(), std::memory_order_relaxed);
+  cell_.cancelled.store(call.abandoned.load(), std::memory_order_relaxed);
+  result<void> outcome;
+  std::optional<Error> death;
+  try {
+    outcome = prepare(call, turn);
+    span.begin = now();
+    if (outcome) outcome = call.run(worker_.get(), cell_.rank, context_);
+  } catch (const Failure& failure) {
+    outcome = fail(failure.error());
+  } catch (...) {
+    death = error_of_current_exception();
+  }
+  turn.reset();
+  if (CallTrace* const trace = core.options().trace) {
+    span.end = now();
+    span.ok = outcome.has_value() && !death;
+    trace->on_call(span);
+  }
+  {
+    const std::lock_guard lock(cell_.mutex);
+    cell_.current = nullptr;
+    cell_.method = {};
+    cell_.waits_for.clear();
+    if (death && !cell_.death) cell_.death = death;
+  }
+  cell_.calls_done.fetch_add(1, std::memory_order_relaxed);
+  if (death) {
+    core.rank_died(cell_.rank, std::move(*death), &call);
+    return false;
+  }
+  core.rank_done(call, cell_.rank, std::move(outcome));
+  return true;
+}
+
+RankStatus Rank::status() const {
+  RankStatus status;
+  status.rank = cell_.rank;
+  status.calls_done = cell_.calls_done.load();
+  status.progress = cell_.progress.load();
+  const TimePoint at = now();
+  const std::lock_guard lock(cell_.mutex);
+  status.dead = cell_.death.has_value();
+  if (cell_.death) status.cause = cell_.death->to_string();
+  status.busy = cell_.current != nullptr;
+  if (status.busy) {
+    status.method = std::string(cell_.method);
+    status.busy_seconds = seconds(at - cell_.busy_since);
+    status.waits_for = cell_.waits_for;
+    if (!cell_.waits_for.empty()) status.waiting_seconds = seconds(at - cell_.waiting_since);
+  }
+  return status;
+}
+
+}  // namespace troupe::runtime
