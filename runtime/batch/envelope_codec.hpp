@@ -45,7 +45,7 @@ struct HeldPayload {
 
 /// Arguments or result: nothing, bytes in the frame itself, or held by a rank.
 struct PayloadReference {
-  std::variant<std::monostate, std::vector<std::byte>, HeldPayload> place;
+  std::variant<std::monostate, std::vector<std::byte>, HeldPayload> place{};
   std::uint64_t bytes = 0;     ///< size of the payload, wherever it is
   std::uint32_t checksum = 0;  ///< its CRC-32C; 0 when there is no payload
   bool operator==(const PayloadReference&) const = default;
@@ -56,16 +56,16 @@ PayloadReference payload_in_frame(std::vector<std::byte> bytes);
 
 struct Envelope {
   MessageKind kind = MessageKind::kCall;
-  CallId call;
-  std::string group;
-  std::string method;
+  CallId call{};
+  std::string group{};
+  std::string method{};
   Duration remaining{0};            ///< until the deadline, when this was sent; may be past
   std::int64_t sent_wall_ns = 0;    ///< wall time of sending, ns since 1970
-  std::optional<RankId> source;     ///< empty for the controller
+  std::optional<RankId> source{};     ///< empty for the controller
   std::uint64_t epoch = 0;          ///< a restarted group ignores messages of earlier epochs
   std::uint64_t trace = 0;
-  PayloadReference payload;
-  std::optional<Error> error;       ///< set for kError and kAbort, and only then
+  PayloadReference payload{};
+  std::optional<Error> error{};       ///< set for kError and kAbort, and only then
 
   bool operator==(const Envelope&) const = default;
 

@@ -55,7 +55,7 @@ struct MetricEntry {
   double max = 0;           ///< largest value; NaN if a NaN was added
   double last = 0;          ///< latest value
   std::int64_t count = 0;   ///< additions
-  Histogram histogram;      ///< filled for kHistogram only
+  Histogram histogram{};    ///< filled for kHistogram only
 
   /// The reduced number; empty when there is none (a mean of weight zero, no addition).
   std::optional<double> value() const;
