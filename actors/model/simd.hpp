@@ -17,7 +17,7 @@
 // do not survive the indirect-function resolver, so they get the portable version only.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) &&  \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define TROUPE_SIMD_VERSIONS __attribute__((target_clones("arch=haswell", "default")))
+#define TROUPE_SIMD_VERSIONS __attribute__((target_clones("arch=x86-64-v3", "default")))
 #else
 #define TROUPE_SIMD_VERSIONS
 #endif
