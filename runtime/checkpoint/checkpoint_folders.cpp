@@ -28,10 +28,12 @@ std::optional<Number> whole_number(std::string_view text) {
   return whole && fmt::format("{}", value) == text ? std::optional(value) : std::nullopt;
 }
 
-/// Process that made a temporary folder `.global_step_N.tmp-PID-COUNT`; empty for other names.
+/// Process or thread that made `.global_step_N.tmp-PID-COUNT`, or the marker's sibling that ends in
+/// `.tmp-TID`; empty for other names.
 std::optional<pid_t> maker_of(const std::string& name) {
   const auto tag = name.find(".tmp-");
-  if (!name.starts_with(kTemporaryPrefix) || tag == std::string::npos) return std::nullopt;
+  const bool ours = name.starts_with(kTemporaryPrefix) || name.find(kMarkerFile) == 1;
+  if (!ours || name.front() != '.' || tag == std::string::npos) return std::nullopt;
   const std::string_view rest = std::string_view(name).substr(tag + 5);
   return whole_number<pid_t>(rest.substr(0, rest.find('-')));
 }
