@@ -28,7 +28,7 @@ struct HfSaveOptions {
   std::int64_t max_shard_bytes = std::int64_t{5} << 30;  ///< more than that: several files
   WeightType stored_type = WeightType::kF32;
   /// Copy tokenizer.json, tokenizer_config.json, chat_template.jinja, … from here when present.
-  std::optional<std::filesystem::path> tokenizer_folder;
+  std::optional<std::filesystem::path> tokenizer_folder = {};
 };
 
 /// Writes config.json, generation_config.json, weights and tokenizer files. `tensors` must be those

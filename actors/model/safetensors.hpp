@@ -35,9 +35,9 @@ std::size_t tensor_type_bytes(TensorType type);
 
 /// One tensor of a file. The range is relative to the start of the byte buffer.
 struct TensorEntry {
-  std::string name;
+  std::string name = {};
   TensorType type = TensorType::kF32;
-  std::vector<std::int64_t> shape;
+  std::vector<std::int64_t> shape = {};
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
   std::int64_t element_count() const;
@@ -98,10 +98,10 @@ class SafetensorsFile {
 
 /// A tensor to write: `bytes` holds shape-product elements of `type`, row-major.
 struct TensorView {
-  std::string name;
+  std::string name = {};
   TensorType type = TensorType::kF32;
-  std::vector<std::int64_t> shape;
-  std::span<const std::byte> bytes;
+  std::vector<std::int64_t> shape = {};
+  std::span<const std::byte> bytes = {};
 };
 
 struct SafetensorsWriteOptions {

@@ -20,14 +20,14 @@ namespace troupe::actors {
 
 /// A weight matrix [out, in], vector [n], or embedding [V, H]; row-major.
 struct NamedTensor {
-  std::string name;
-  std::vector<std::int64_t> shape;
-  std::span<const float> data;
+  std::string name = {};
+  std::vector<std::int64_t> shape = {};
+  std::span<const float> data = {};
 };
 
 struct TensorShape {
-  std::string name;
-  std::vector<std::int64_t> shape;
+  std::string name = {};
+  std::vector<std::int64_t> shape = {};
   bool operator==(const TensorShape&) const = default;
   std::int64_t element_count() const;
 };

@@ -19,11 +19,11 @@ struct ByteLevelOptions {
   std::vector<std::string> specials = {"<|pad|>", "<|im_start|>", "<|im_end|>", "<|endoftext|>"};
   /// The bytes that get a token; empty = all 256. Other bytes become `unk_token` on encode; without
   /// one they are lost, as in the Hugging Face library.
-  std::string alphabet;
+  std::string alphabet = {};
   std::string pad_token = "<|pad|>";
   std::string eos_token = "<|im_end|>";
-  std::string bos_token;  ///< empty = none
-  std::string unk_token;  ///< empty = none
+  std::string bos_token = {};  ///< empty = none
+  std::string unk_token = {};  ///< empty = none
 };
 
 /// Creates `folder` when needed and writes both files atomically. Returns the vocabulary size.

@@ -41,7 +41,7 @@ std::string_view chat_style_name(ChatStyle style);
 struct ChatOptions {
   /// Put first when the conversation does not start with a system message. Qwen2.5's and SmolLM2's
   /// own templates do that with a text of theirs; pass it here to be like them.
-  std::string default_system;
+  std::string default_system = {};
   /// An empty think block after the header of the answer, asked for or given last (Qwen3 with
   /// thinking switched off). ChatML only.
   bool empty_think_block = false;
