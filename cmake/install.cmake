@@ -67,6 +67,10 @@ foreach(layer runtime placement reshard actors sim)
   install(DIRECTORY ${layer} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/troupe
     COMPONENT development FILES_MATCHING PATTERN "*.hpp")
 endforeach()
+foreach(folder training troupe)
+  install(DIRECTORY apps/${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/troupe/apps
+    COMPONENT development FILES_MATCHING PATTERN "*.hpp")
+endforeach()
 
 configure_package_config_file(cmake/TroupeConfig.cmake.in
   ${CMAKE_BINARY_DIR}/package/TroupeConfig.cmake INSTALL_DESTINATION ${troupe_package_folder})
