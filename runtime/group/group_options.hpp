@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace troupe::runtime {
@@ -47,9 +48,28 @@ struct GroupOptions {
   CallRoute route = CallRoute::kDirect;
 };
 
-struct CallOptions {
-  std::optional<Deadline> deadline = {};  ///< absolute; travels to the ranks
-  CancelToken cancel = {};
+/// `group.call_with<&W::m>(CallOptions().within(2s).under(token), batch)`. With constructors and not
+/// an aggregate, so that it may be made inside a co_await expression (see task.hpp).
+class CallOptions {
+ public:
+  CallOptions() {}  // NOLINT: user-provided on purpose
+  /// Absolute; travels to the ranks.
+  CallOptions& until(Deadline deadline) {
+    deadline_ = deadline;
+    return *this;
+  }
+  CallOptions& within(Duration span) { return until(Deadline::in(span)); }
+  /// The call is cancelled when the token is.
+  CallOptions& under(CancelToken token) {
+    cancel_ = std::move(token);
+    return *this;
+  }
+  const std::optional<Deadline>& deadline() const { return deadline_; }
+  const CancelToken& cancel() const { return cancel_; }
+
+ private:
+  std::optional<Deadline> deadline_;
+  CancelToken cancel_;
 };
 
 /// What a shell says about its rank.

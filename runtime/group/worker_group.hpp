@@ -95,7 +95,7 @@ class WorkerGroup {
     if constexpr (kFault == CallFault::kNone) {
       using Typed = TypedCall<W, M>;
       auto ends = make_pending<typename Typed::Outcome>();
-      const auto deadline = options.deadline.value_or(Deadline::in(core_->options().call_deadline));
+      const auto deadline = options.deadline().value_or(Deadline::in(core_->options().call_deadline));
       auto typed = make_ref<Typed>(plan_, std::move(ends.second), deadline);
       auto ready = typed->set_arguments(std::forward<Given>(given)...);
       if (!ready) {
@@ -103,7 +103,7 @@ class WorkerGroup {
         return std::move(ends.first);
       }
       ends.first.shared()->set_hook([core = core_, typed](const Error&) { core->abandon(*typed); });
-      core_->submit(typed, options.cancel);
+      core_->submit(typed, options.cancel());
       return std::move(ends.first);
     }
   }

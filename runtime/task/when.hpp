@@ -106,7 +106,8 @@ task<typename A::value_type> with_cancel(A awaitable, CancelToken token) {
 /// Runs `awaitable` to its end even when the caller is, or gets, cancelled: for clean-up.
 template <Awaitable A>
 task<typename A::value_type> shielded(A awaitable) {
-  ChildScope scope((co_await this_context()).executor);
+  const TaskContext& context = co_await this_context();
+  ChildScope scope(context.executor);
   const auto state = scope.add(std::move(awaitable));
   co_await scope.over_or_throw(TimePoint::max(), CancelToken());
   co_return value_or_throw(state->take());
