@@ -72,6 +72,9 @@ foreach(folder training troupe)
     COMPONENT development FILES_MATCHING PATTERN "*.hpp")
 endforeach()
 
+if(NOT DEFINED TROUPE_TORCH_BY_CONFIG)
+  set(TROUPE_TORCH_BY_CONFIG OFF)
+endif()
 configure_package_config_file(cmake/TroupeConfig.cmake.in
   ${CMAKE_BINARY_DIR}/package/TroupeConfig.cmake INSTALL_DESTINATION ${troupe_package_folder})
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/package/TroupeConfigVersion.cmake

@@ -1,10 +1,39 @@
 # LibTorch behind one target, `troupe_torch`, and one precompiled header that every source that
 # includes torch shares: ~20 s and 1 GB a source without it.
+#
+# CMAKE_PREFIX_PATH chooses another LibTorch than the system's. A CUDA build of it (every wheel on
+# PyPI is one) insists on a CUDA toolkit; without TROUPE_CUDA only its CPU libraries are taken.
 
-find_package(Torch REQUIRED)
-message(STATUS "LibTorch ${Torch_VERSION}")
+find_file(TROUPE_TORCH_CONFIG TorchConfig.cmake
+  PATH_SUFFIXES share/cmake/Torch lib/cmake/Torch lib/${CMAKE_LIBRARY_ARCHITECTURE}/cmake/Torch)
+set(torch_prefix "")
+if(TROUPE_TORCH_CONFIG MATCHES "^(.*)/share/cmake/Torch/TorchConfig.cmake$")
+  set(torch_prefix ${CMAKE_MATCH_1})
+endif()
 
 add_library(troupe_torch INTERFACE)
+if(torch_prefix AND EXISTS ${torch_prefix}/lib/libtorch_cuda.so AND NOT TROUPE_CUDA)
+  set(Torch_VERSION "unknown")
+  if(EXISTS ${torch_prefix}/share/cmake/Torch/TorchConfigVersion.cmake)
+    include(${torch_prefix}/share/cmake/Torch/TorchConfigVersion.cmake)
+    set(Torch_VERSION ${PACKAGE_VERSION})
+  endif()
+  message(STATUS "LibTorch ${Torch_VERSION}, the CPU libraries of a CUDA build: ${torch_prefix}")
+  set(TORCH_INCLUDE_DIRS ${torch_prefix}/include ${torch_prefix}/include/torch/csrc/api/include)
+  set(TORCH_LIBRARIES ${torch_prefix}/lib/libtorch_cpu.so ${torch_prefix}/lib/libc10.so)
+  file(STRINGS ${TROUPE_TORCH_CONFIG} TORCH_CXX_FLAGS REGEX "_GLIBCXX_USE_CXX11_ABI=[01]")
+  string(REGEX MATCH "-D_GLIBCXX_USE_CXX11_ABI=[01]" TORCH_CXX_FLAGS "${TORCH_CXX_FLAGS}")
+  set(TROUPE_TORCH_BY_CONFIG OFF)
+else()
+  find_package(Torch REQUIRED)
+  message(STATUS "LibTorch ${Torch_VERSION}")
+  set(TROUPE_TORCH_BY_CONFIG ON)
+endif()
+if("${TORCH_CXX_FLAGS}" MATCHES "_GLIBCXX_USE_CXX11_ABI=0")
+  message(FATAL_ERROR "LibTorch ${Torch_VERSION} is built for the old ABI of libstdc++, which the "
+    "system's fmt, yaml-cpp and GoogleTest are not; take PyPI's torch 2.6 or later")
+endif()
+
 foreach(directory ${TORCH_INCLUDE_DIRS})
   target_include_directories(troupe_torch SYSTEM INTERFACE $<BUILD_INTERFACE:${directory}>)
 endforeach()
