@@ -54,8 +54,8 @@ struct MemoryEntry {
 
 struct Phase {
   std::string name;
-  std::vector<MemoryKey> resident;  ///< what must be on the device
-  Bytes scratch;                    ///< activations and other temporary memory
+  std::vector<MemoryKey> resident = {};  ///< what must be on the device
+  Bytes scratch = {};                    ///< activations and other temporary memory
 };
 
 enum class MoveKind { kLoad, kOffload, kDrop };
