@@ -61,7 +61,7 @@ void write_metrics(const Metrics& metrics, schemas::BatchHeader::Builder header)
   unsigned at = 0;
   for (const auto& [name, entry] : metrics) {
     auto out = list[at++];
-    out.setName(name);
+    out.setName(whole_text(name));
     out.setReduction(static_cast<schemas::Reduction>(entry.reduction));
     out.setWeight(entry.weight);
     out.setWeightedSum(entry.weighted_sum);
@@ -85,7 +85,7 @@ void write_column(const std::string& name, const Column& column, Layout& layout,
                   std::deque<std::vector<std::int64_t>>& lengths,
                   schemas::ColumnHeader::Builder out) {
   const ColumnType& type = column.type();
-  out.setName(name);
+  out.setName(whole_text(name));
   out.setKind(static_cast<schemas::ColumnKind>(type.kind));
   out.setElementType(static_cast<schemas::ElementType>(type.dtype));
   auto shape = out.initRowShape(list_size(type.row_shape.size()));
@@ -365,8 +365,8 @@ result<std::vector<std::byte>> encode_batch(const Batch& batch) {
   auto metadata = header.initMetadata(list_size(batch.metadata().size()));
   unsigned at = 0;
   for (const auto& [key, json] : batch.metadata()) {
-    metadata[at].setKey(key);
-    metadata[at++].setJson(json);
+    metadata[at].setKey(whole_text(key));
+    metadata[at++].setJson(whole_text(json));
   }
   write_metrics(batch.metrics(), header);
   Layout layout;

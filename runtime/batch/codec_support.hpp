@@ -43,6 +43,11 @@ inline kj::ArrayPtr<const capnp::word> words_of(std::span<const std::byte> bytes
   return {reinterpret_cast<const capnp::word*>(bytes.data()), bytes.size() / sizeof(capnp::word)};
 }
 
+/// All of `text` for a setter; the implicit conversion would stop at the first zero byte.
+inline capnp::Text::Reader whole_text(const std::string& text) {
+  return {text.c_str(), text.size()};
+}
+
 inline std::string text_of(capnp::Text::Reader text) { return {text.cStr(), text.size()}; }
 
 /// A list size for an `init…` call, which takes 32 bits and at most 2^29 elements.

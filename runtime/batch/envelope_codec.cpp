@@ -19,8 +19,8 @@ bool carries_error(MessageKind kind) {
 
 void write_error(const Error& error, schemas::ErrorReply::Builder out, std::size_t depth) {
   out.setCode(std::string(error_code_name(error.code)));
-  out.setMessage(error.message);
-  out.setGroup(error.origin.group);
+  out.setMessage(whole_text(error.message));
+  out.setGroup(whole_text(error.origin.group));
   out.setRank(error.origin.rank ? error.origin.rank->value : -1);
   out.setNode(error.origin.node ? error.origin.node->value : -1);
   if (depth >= kCauseDepthMax) return;
@@ -67,7 +67,7 @@ result<void> write_payload(const PayloadReference& payload, schemas::PayloadRefe
                                        inside->size()));
   } else if (const auto* held = std::get_if<HeldPayload>(&payload.place)) {
     auto place = out.initHeld();
-    place.setGroup(held->group);
+    place.setGroup(whole_text(held->group));
     place.setRank(held->rank.value);
     place.setId(held->id);
   }
@@ -159,8 +159,8 @@ result<std::vector<std::byte>> encode_envelope(const Envelope& envelope) {
   auto out = message.initRoot<schemas::Envelope>();
   out.setKind(static_cast<schemas::MessageKind>(envelope.kind));
   out.setCallId(envelope.call.value);
-  out.setGroup(envelope.group);
-  out.setMethod(envelope.method);
+  out.setGroup(whole_text(envelope.group));
+  out.setMethod(whole_text(envelope.method));
   out.setRemainingNanoseconds(envelope.remaining.count());
   out.setSentWallNanoseconds(envelope.sent_wall_ns);
   out.setSourceRank(envelope.source ? envelope.source->value : -1);

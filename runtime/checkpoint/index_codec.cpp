@@ -171,14 +171,14 @@ void write_index(const CheckpointIndex& index, schemas::CheckpointIndex::Builder
   unsigned at = 0;
   auto files = out.initFiles(list_size(index.files.size()));
   for (const CheckpointFile& file : index.files) {
-    files[at].setName(file.name);
+    files[at].setName(whole_text(file.name));
     files[at++].setBytes(static_cast<std::uint64_t>(file.bytes));
   }
   at = 0;
   auto tensors = out.initTensors(list_size(index.tensors.size()));
   for (const auto& [name, tensor] : index.tensors) {
     auto entry = tensors[at++];
-    entry.setName(name);
+    entry.setName(whole_text(name));
     entry.setElementType(static_cast<schemas::ElementType>(tensor.dtype));
     auto shape = entry.initShape(list_size(tensor.shape.size()));
     for (std::size_t i = 0; i < tensor.shape.size(); ++i)
@@ -189,15 +189,15 @@ void write_index(const CheckpointIndex& index, schemas::CheckpointIndex::Builder
   at = 0;
   auto blobs = out.initBlobs(list_size(index.blobs.size()));
   for (const auto& [name, section] : index.blobs) {
-    blobs[at].setName(name);
+    blobs[at].setName(whole_text(name));
     blobs[at].setFile(section.file);
     write_section(section, blobs[at++].initSection());
   }
   at = 0;
   auto states = out.initStates(list_size(index.states.size()));
   for (const auto& [name, json] : index.states) {
-    states[at].setName(name);
-    states[at++].setJson(json);
+    states[at].setName(whole_text(name));
+    states[at++].setJson(whole_text(json));
   }
 }
 

@@ -69,6 +69,18 @@ TEST(BatchCodec, KeepsEmptyBatchesAndThoseWithoutColumns) {
   }
 }
 
+TEST(BatchCodec, KeepsZeroBytesInNames) {
+  const std::string name("a\0b", 3);
+  Batch batch;
+  ASSERT_TRUE(batch.set(name, Column::dense<float>({1})));
+  ASSERT_TRUE(batch.set("a", Column::dense<float>({2})));
+  ASSERT_TRUE(batch.set_metadata(name, "1"));
+  batch.metrics().add(name, 1, Reduction::kSum);
+  const result<Batch> back = Batch::from_bytes(*batch.to_bytes());
+  ASSERT_TRUE(back) << back.error().message;
+  EXPECT_EQ(*back, batch);
+}
+
 TEST(BatchCodec, SavesAndLoads) {
   const TemporaryFolder folder;
   for_seeds(20, [&](Rng& rng) {

@@ -63,6 +63,15 @@ TEST(Envelope, EveryKindComesBackAsSent) {
   }
 }
 
+TEST(Envelope, KeepsZeroBytesInTexts) {
+  Envelope envelope = failure();
+  envelope.group = std::string("a\0b", 3);
+  envelope.method = std::string("\0", 1);
+  envelope.error->message = std::string("sig\0nal", 7);
+  envelope.error->origin.group = std::string("\0x", 2);
+  EXPECT_EQ(*decode_envelope(*encode_envelope(envelope)), envelope);
+}
+
 TEST(Envelope, DeadlineTravelsAsTimeLeft) {
   const TimePoint now = std::chrono::steady_clock::now();
   Envelope envelope = call();

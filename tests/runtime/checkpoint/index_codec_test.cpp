@@ -25,6 +25,7 @@ CheckpointIndex sample() {
   index.tensors["none"] = {DType::kF32, {0, 9}, {.file = 1, .offset = 64, .bytes = 0, .checksum = 0}};
   index.blobs["rng"] = {.file = 1, .offset = 0, .bytes = 64, .checksum = 9};
   index.states["cursor"] = "{\"row\": 1}";
+  index.states[std::string("zero\0byte", 9)] = "null";
   return index;
 }
 

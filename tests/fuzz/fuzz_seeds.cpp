@@ -1,0 +1,90 @@
+// Writes seeds for the fuzzers of the binary formats: `fuzz_seeds FOLDER` fills FOLDER/batch,
+// FOLDER/envelope and FOLDER/checkpoint_index. Made, not stored, so that they follow the schemas.
+
+#include "runtime/base/check.hpp"
+#include "runtime/batch/batch.hpp"
+#include "runtime/batch/durable_file.hpp"
+#include "runtime/batch/envelope_codec.hpp"
+#include "runtime/checkpoint/index_codec.hpp"
+
+#include <filesystem>
+#include <limits>
+
+namespace {
+
+using namespace troupe;
+using namespace troupe::runtime;
+
+void put(const std::filesystem::path& folder, std::string_view name,
+         const result<std::vector<std::byte>>& bytes) {
+  TROUPE_CHECK(bytes.has_value(), "{}: {}", name, bytes.error().message);
+  std::filesystem::create_directories(folder);
+  const result<void> written = write_file(folder / name, *bytes);
+  TROUPE_CHECK(written.has_value(), "{}", written.error().message);
+}
+
+Batch batch_with(std::string_view name, Column column) {
+  Batch batch;
+  TROUPE_CHECK(batch.set(std::string(name), std::move(column)).has_value(), "{}", name);
+  return batch;
+}
+
+void write_batches(const std::filesystem::path& folder) {
+  put(folder, "nothing", Batch().to_bytes());
+  put(folder, "rows_only", Batch(9).to_bytes());
+  put(folder, "dense", batch_with("x", Column::dense<float>({1, 2, 3, 4}, {2})).to_bytes());
+  put(folder, "dense_zero", batch_with("x", Column::dense_rows<double>(3, {}, {0, 2})).to_bytes());
+  put(folder, "jagged",
+      batch_with("j", Column::jagged<std::int32_t>({1, 2, 3}, {0, 2, 1})).to_bytes());
+  put(folder, "text", batch_with("t", Column::strings({"", "abc"})).to_bytes());
+  put(folder, "json", batch_with("o", Column::json({"{\"a\": [1, null]}", "0"})).to_bytes());
+  Batch all = batch_with("x", Column::dense<std::int64_t>({1, 2, 3})).pad_to_multiple(2);
+  TROUPE_CHECK(all.set_metadata("step", "[1]").has_value(), "metadata");
+  all.metrics().add("loss", 0.5, Reduction::kMean, 3);
+  all.metrics().add("length", 17, Reduction::kHistogram);
+  all.metrics().add("length", -1e300, Reduction::kHistogram);
+  put(folder, "all", all.to_bytes());
+}
+
+void write_envelopes(const std::filesystem::path& folder) {
+  Envelope envelope;
+  envelope.group = "policy";
+  envelope.method = "log_probs";
+  envelope.payload = payload_in_frame({std::byte{1}, std::byte{2}});
+  put(folder, "call", encode_envelope(envelope));
+  envelope.kind = MessageKind::kResult;
+  envelope.payload = {.place = HeldPayload{"policy", RankId{1}, 7}, .bytes = 64, .checksum = 3};
+  put(folder, "result", encode_envelope(envelope));
+  envelope.kind = MessageKind::kHeartbeat;
+  envelope.payload = {};
+  put(folder, "heartbeat", encode_envelope(envelope));
+  envelope.kind = MessageKind::kError;
+  envelope.error = Error{.code = ErrorCode::kRankDead, .message = "signal 9", .origin = {}, .causes = {}};
+  envelope.error = std::move(*envelope.error).wrap(ErrorCode::kAborted, "rank 3 failed");
+  put(folder, "error", encode_envelope(envelope));
+  envelope.kind = MessageKind::kAbort;
+  put(folder, "abort", encode_envelope(envelope));
+}
+
+void write_indexes(const std::filesystem::path& folder) {
+  CheckpointIndex index;
+  put(folder, "nothing", encode_index(index));
+  index.step = 3;
+  index.files = {{"data_00000.bin", 256}};
+  index.tensors["w"] = {DType::kF32, {2, 3}, {.file = 0, .offset = 0, .bytes = 24, .checksum = 1}};
+  index.tensors["s"] = {DType::kI64, {}, {.file = 0, .offset = 64, .bytes = 8, .checksum = 2}};
+  index.blobs["rng"] = {.file = 0, .offset = 128, .bytes = 16, .checksum = 3};
+  index.states["cursor"] = "{\"row\": 5}";
+  put(folder, "all", encode_index(index));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  TROUPE_CHECK(argc == 2, "fuzz_seeds: {} arguments, wanted the folder", argc - 1);
+  const std::filesystem::path folder = argv[1];
+  write_batches(folder / "batch");
+  write_envelopes(folder / "envelope");
+  write_indexes(folder / "checkpoint_index");
+  return 0;
+}
