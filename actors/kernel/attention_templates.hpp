@@ -5,7 +5,7 @@
 //
 // For each (query, head): scores over keys in ascending order, one fma chain over D each; maximum;
 // exp; sum in 16 fixed lanes; then the values weighted in ascending key order, one chain per output
-// element. Nothing depends on which other queries run in the call.
+// element (two or four fixed ones for short heads). Nothing depends on which other queries run in the call.
 // **Threads:** pure; scratch belongs to the caller.
 
 #include "actors/kernel/row_templates.hpp"
@@ -52,54 +52,97 @@ void score_rows(const AttentionCall& call, std::int64_t row_count, const float* 
   }
 }
 
-/// out[r][16 P dims] ← continues the chains over keys [begin, end); weights at w + r·w_stride.
-template <class L, int R, int P>
+/// Chains per output element: short heads have too few elements to hide the latency of one chain, so
+/// key j goes to chain j mod C, and the chains are folded at the end. Depends on D alone.
+constexpr std::int64_t chains_for_width(std::int64_t width) {
+  return width == kLanes ? 4 : width == 2 * kLanes ? 2 : 1;
+}
+
+/// sums[r][chain][16 P dims] over keys [0, end), end a multiple of C; weights at w + r·w_stride.
+template <class L, int C, int R, int P>
 void weigh_values(const AttentionCall& call, const float* w, std::ptrdiff_t w_stride,
-                  std::int64_t begin, std::int64_t end, std::int64_t first_dim, float* out,
-                  std::ptrdiff_t out_stride) {
+                  std::int64_t end, std::int64_t first_dim, float* sums) {
   const std::int64_t width = padded(call.head_dim);
-  L acc[R][P];
+  L acc[R][C * P];
   unroll<R>([&](auto r) __attribute__((always_inline)) {
-    unroll<P>([&](auto p) __attribute__((always_inline)) {
-      acc[r][p] = L::load(out + r * out_stride + first_dim + p * kLanes);
-    });
+    unroll<C * P>([&](auto i) __attribute__((always_inline)) { acc[r][i] = L::zero(); });
   });
-  for (std::int64_t key = begin; key < end;) {
-    const std::int64_t block_end = std::min((key / kLanes + 1) * kLanes, end);
+  for (std::int64_t key = 0; key < end;) {
+    const std::int64_t block_end = std::min(key + kLanes, end);
     const float* values = call.cache + call.blocks[key / kLanes] * call.block_stride +
-                          call.values_offset + (key % kLanes) * width + first_dim;
-    for (; key < block_end; ++key, values += width) {
-      unroll<P>([&](auto p) __attribute__((always_inline)) {
-        const L v = L::load(values + p * kLanes);
+                          call.values_offset + first_dim;
+    for (; key < block_end; key += C, values += C * width) {
+      unroll<C>([&](auto c) __attribute__((always_inline)) {
+        L v[P];
+        unroll<P>([&](auto p) __attribute__((always_inline)) {
+          v[p] = L::load(values + c * width + p * kLanes);
+        });
         unroll<R>([&](auto r) __attribute__((always_inline)) {
-          acc[r][p] = L::fma(L::broadcast(w[r * w_stride + key]), v, acc[r][p]);
+          const L weight = L::broadcast(w[r * w_stride + key + c]);
+          unroll<P>([&](auto p) __attribute__((always_inline)) {
+            acc[r][c * P + p] = L::fma(weight, v[p], acc[r][c * P + p]);
+          });
         });
       });
     }
   }
   unroll<R>([&](auto r) __attribute__((always_inline)) {
-    unroll<P>([&](auto p) __attribute__((always_inline)) {
-      L::store(out + r * out_stride + first_dim + p * kLanes, acc[r][p]);
+    unroll<C>([&](auto c) __attribute__((always_inline)) {
+      unroll<P>([&](auto p) __attribute__((always_inline)) {
+        L::store(sums + (r * C + c) * width + first_dim + p * kLanes, acc[r][c * P + p]);
+      });
     });
   });
 }
 
-template <class L, int R = 4>
+template <class L, int C, int R = 4>
 void weigh_rows(const AttentionCall& call, std::int64_t row_count, const float* w,
-                std::ptrdiff_t w_stride, std::int64_t begin, std::int64_t end, float* out,
-                std::ptrdiff_t out_stride) {
+                std::ptrdiff_t w_stride, std::int64_t end, float* sums) {
   if constexpr (R > 0) {
-    for (; row_count >= R; row_count -= R, w += R * w_stride, out += R * out_stride) {
-      constexpr int kGroup = panels_for_rows<L, R>() < 4 ? panels_for_rows<L, R>() : 4;
-      const std::int64_t width = padded(call.head_dim);
+    const std::int64_t width = padded(call.head_dim);
+    for (; row_count >= R; row_count -= R, w += R * w_stride, sums += R * C * width) {
+      constexpr int kFit = panels_for_rows<L, R * C>();
+      constexpr int kGroup = kFit < 4 ? kFit : 4;
       std::int64_t dim = 0;
       for (; dim + kGroup * kLanes <= width; dim += kGroup * kLanes)
-        weigh_values<L, R, kGroup>(call, w, w_stride, begin, end, dim, out, out_stride);
+        weigh_values<L, C, R, kGroup>(call, w, w_stride, end, dim, sums);
       for (; dim < width; dim += kLanes)
-        weigh_values<L, R, 1>(call, w, w_stride, begin, end, dim, out, out_stride);
+        weigh_values<L, C, R, 1>(call, w, w_stride, end, dim, sums);
     }
-    weigh_rows<L, R - 1>(call, row_count, w, w_stride, begin, end, out, out_stride);
+    weigh_rows<L, C, R - 1>(call, row_count, w, w_stride, end, sums);
   }
+}
+
+/// One row goes on over keys [begin, end): the few that its tile does not share.
+template <class L>
+void weigh_rest(const AttentionCall& call, const float* w, std::int64_t begin, std::int64_t end,
+                std::int64_t chains, float* sums) {
+  const std::int64_t width = padded(call.head_dim);
+  for (std::int64_t key = begin; key < end; ++key) {
+    const float* values = call.cache + call.blocks[key / kLanes] * call.block_stride +
+                          call.values_offset + key % kLanes * width;
+    float* sum = sums + key % chains * width;
+    const L weight = L::broadcast(w[key]);
+    for (std::int64_t dim = 0; dim < width; dim += kLanes)
+      L::store(sum + dim, L::fma(weight, L::load(values + dim), L::load(sum + dim)));
+  }
+}
+
+/// Folds the chains of one row as (0 + 2) + (1 + 3) or 0 + 1, divides, and writes D floats.
+template <class L>
+void finish_row(const AttentionCall& call, float* sums, std::int64_t chains, float total,
+                float* target) {
+  const std::int64_t width = padded(call.head_dim);
+  const L divisor = L::broadcast(total);
+  for (std::int64_t dim = 0; dim < width; dim += kLanes) {
+    L sum = L::load(sums + dim);
+    if (chains == 2) sum = L::add(sum, L::load(sums + width + dim));
+    if (chains == 4)
+      sum = L::add(L::add(sum, L::load(sums + 2 * width + dim)),
+                   L::add(L::load(sums + width + dim), L::load(sums + 3 * width + dim)));
+    L::store(sums + dim, L::div(sum, divisor));
+  }
+  std::copy_n(sums, call.head_dim, target);
 }
 
 /// scores[0, keys) → exp(score − max), in place; returns their sum.
@@ -132,7 +175,7 @@ void attention_tile(const AttentionCall& call, std::int64_t first, std::int64_t 
   float* scores = call.scratch;
   float* sums = scores + rows * score_stride;
   float* out = sums + padded(rows);
-  std::fill(out, out + rows * width, 0.0f);
+  const std::int64_t chains = chains_for_width(width);
 
   for (std::int64_t i = 0; i < queries; ++i) {
     // Heads of one query are contiguous; queries are query_stride apart.
@@ -147,14 +190,20 @@ void attention_tile(const AttentionCall& call, std::int64_t first, std::int64_t 
   for (std::int64_t row = 0; row < rows; ++row)
     sums[row] = softmax_weights<L>(scores + row * score_stride, shortest + row / call.heads);
 
-  weigh_rows<L>(call, rows, scores, score_stride, 0, shortest, out, width);
-  for (std::int64_t i = 1; i < queries; ++i)
-    weigh_rows<L>(call, call.heads, scores + i * call.heads * score_stride, score_stride, shortest,
-                  shortest + i, out + i * call.heads * width, width);
+  const std::int64_t common = shortest / chains * chains;
+  if (chains == 4)
+    weigh_rows<L, 4>(call, rows, scores, score_stride, common, out);
+  else if (chains == 2)
+    weigh_rows<L, 2>(call, rows, scores, score_stride, common, out);
+  else
+    weigh_rows<L, 1>(call, rows, scores, score_stride, common, out);
   for (std::int64_t row = 0; row < rows; ++row) {
-    float* target = call.output + (first + row / call.heads) * call.output_stride +
-                    row % call.heads * call.head_dim;
-    for (std::int64_t d = 0; d < call.head_dim; ++d) target[d] = out[row * width + d] / sums[row];
+    const std::int64_t query = row / call.heads;
+    float* row_sums = out + row * chains * width;
+    weigh_rest<L>(call, scores + row * score_stride, common, shortest + query, chains, row_sums);
+    finish_row<L>(call, row_sums, chains, sums[row],
+                  call.output + (first + query) * call.output_stride +
+                      row % call.heads * call.head_dim);
   }
 }
 

@@ -62,7 +62,8 @@ inline constexpr std::int64_t kAttentionQueries = 4;
 /// Floats of scratch for up to `keys` keys.
 constexpr std::int64_t attention_scratch_floats(std::int64_t heads, std::int64_t head_dim,
                                                 std::int64_t keys) {
-  return kAttentionQueries * heads * (padded(keys) + 3 * kLanes + padded(head_dim)) + kLanes;
+  const std::int64_t width = padded(head_dim) < 64 ? 64 : padded(head_dim);  // with its chains
+  return kAttentionQueries * heads * (padded(keys) + kLanes + width) + 2 * kLanes;
 }
 
 struct KernelTable {

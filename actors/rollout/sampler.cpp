@@ -41,6 +41,7 @@ result<void> Sampler::prepare(std::span<const float> logits, const SamplingOptio
                 bad - logits.begin(), bad == logits.end() ? logit_max_ : *bad);
   }
   full_total_ = total_weight();
+  total_ = full_total_;
   score_max_ = logit_max_;
   if (options.has_penalties()) {
     std::ranges::copy(logits, penalised_.data());
@@ -50,10 +51,12 @@ result<void> Sampler::prepare(std::span<const float> logits, const SamplingOptio
     if (std::isnan(score_max_))
       return fail(ErrorCode::kInternal, "sampler: a penalised logit is not finite");
   }
-  if (options.is_greedy()) return {};
-  if (options.min_p > 0.0) keep_min_p(options.min_p);
-  if (options.top_k > 0 && options.top_k < vocab_size_) keep_top_k(options.top_k);
-  if (options.top_p < 1.0) keep_top_p(options.top_p);
+  if (!options.is_greedy()) {
+    if (options.min_p > 0.0) keep_min_p(options.min_p);
+    if (options.top_k > 0 && options.top_k < vocab_size_) keep_top_k(options.top_k);
+    if (options.top_p < 1.0) keep_top_p(options.top_p);
+  }
+  if (options.has_penalties() || options.has_truncation()) total_ = total_weight();
   return {};
 }
 
@@ -134,12 +137,11 @@ result<SampledToken> Sampler::sample(std::span<const float> logits, const Sampli
                                      std::span<const std::int32_t> tokens,
                                      std::int64_t prompt_tokens, const SampleKey& key) {
   TROUPE_TRY_VOID(prepare(logits, options, tokens, prompt_tokens));
-  const double total = total_weight();
   std::int64_t chosen = 0;
   if (options.is_greedy()) {
     chosen = std::max_element(scores_, scores_ + vocab_size_) - scores_;
   } else {
-    const double target = uniform(key) * total;
+    const double target = uniform(key) * total_;
     double sum = 0.0;
     for (std::int64_t t = 0; t < vocab_size_; ++t) {
       if (weights_[t] <= 0.0f) continue;
@@ -154,7 +156,7 @@ result<SampledToken> Sampler::sample(std::span<const float> logits, const Sampli
     return static_cast<float>(shifted * inverse - std::log(sum));
   };
   return SampledToken{.token = static_cast<std::int32_t>(chosen),
-                      .log_prob = log_prob(scores_, score_max_, total),
+                      .log_prob = log_prob(scores_, score_max_, total_),
                       .full_log_prob = log_prob(logits.data(), logit_max_, full_total_)};
 }
 
@@ -163,7 +165,6 @@ result<std::vector<double>> Sampler::distribution(std::span<const float> logits,
                                                   std::span<const std::int32_t> tokens,
                                                   std::int64_t prompt_tokens) {
   TROUPE_TRY_VOID(prepare(logits, options, tokens, prompt_tokens));
-  const double total = total_weight();
   std::vector<double> probabilities(static_cast<std::size_t>(vocab_size_), 0.0);
   if (options.is_greedy()) {
     const auto best = std::max_element(scores_, scores_ + vocab_size_) - scores_;
@@ -171,7 +172,7 @@ result<std::vector<double>> Sampler::distribution(std::span<const float> logits,
     return probabilities;
   }
   for (std::size_t t = 0; t < probabilities.size(); ++t)
-    probabilities[t] = static_cast<double>(weights_[static_cast<std::int64_t>(t)]) / total;
+    probabilities[t] = static_cast<double>(weights_[static_cast<std::int64_t>(t)]) / total_;
   return probabilities;
 }
 

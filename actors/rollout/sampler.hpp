@@ -61,6 +61,7 @@ class Sampler {
   float score_max_ = 0.0f;
   float logit_max_ = 0.0f;
   double full_total_ = 0.0;  // Σ exp((logit − max) / T)
+  double total_ = 0.0;       // Σ weights_
   std::vector<std::int32_t> counts_;      // per token: occurrences, zero between calls
   std::vector<std::int32_t> candidates_;
   std::vector<float> selection_;

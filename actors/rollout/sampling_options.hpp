@@ -36,6 +36,7 @@ struct SamplingOptions {
   bool has_penalties() const {
     return repetition_penalty != 1.0 || frequency_penalty != 0.0 || presence_penalty != 0.0;
   }
+  bool has_truncation() const { return top_p < 1.0 || top_k > 0 || min_p > 0.0; }
   /// kInvalidArgument naming the first field out of its range, with the value found.
   result<void> check() const;
 };
