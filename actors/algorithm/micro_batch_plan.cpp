@@ -107,14 +107,10 @@ void split_up(Partition& parts, std::span<const std::int64_t> work, std::size_t 
       return work[static_cast<std::size_t>(a)] > work[static_cast<std::size_t>(b)];
     });
     for (const std::int64_t item : items) {
-      const bool to_kept = sums[0] <= sums[1];
+      // The second sequence opens the new part even when the first had no work.
+      const bool to_kept = kept.empty() || (!lighter.empty() && sums[0] <= sums[1]);
       sums[to_kept ? 0 : 1] += work[static_cast<std::size_t>(item)];
       (to_kept ? kept : lighter).push_back(item);
-    }
-    // Weightless sequences would all stay together; one has to move for the split to be one.
-    if (lighter.empty()) {
-      lighter.push_back(kept.back());
-      kept.pop_back();
     }
     parts[heaviest] = std::move(kept);
     parts.push_back(std::move(lighter));
@@ -163,9 +159,7 @@ result<Partition> plan_micro_batches(std::span<const std::int64_t> lengths, std:
   Partition parts;
   if (count >= 1) {
     TROUPE_TRY(parts, karmarkar_karp(work, count, PartSizes::kFree));
-    const bool skips = std::any_of(parts.begin(), parts.end(), [](auto& p) { return p.empty(); });
-    const bool may_skip = static_cast<std::size_t>(count) > lengths.size();
-    if (!keeps_budget(parts, lengths, tokens_max) || (skips && !may_skip)) parts.clear();
+    if (!keeps_budget(parts, lengths, tokens_max)) parts.clear();
   }
   if (parts.empty()) {
     parts = tightest(lengths, tokens_max);

@@ -441,6 +441,39 @@ TEST(Advantage, OneTokenCannotBeWhitened) {
   EXPECT_EQ(output.report.unwhitened_tokens, 1);
 }
 
+TEST(Advantage, WhiteningEqualValuesGivesExactlyZero) {
+  // In double, 0.1 seven times has a mean that is not 0.1.
+  const Case data = one_token_each(std::vector<float>(7, 0.0F), std::vector<std::int64_t>(7, 1));
+  std::vector<double> values(7, 0.1);
+  EXPECT_EQ(whiten(data.view(), values), 7);
+  EXPECT_THAT(values, ::testing::Each(0.0));
+  values = {0, 1, 0, 1, 0, 1, 0};
+  EXPECT_EQ(whiten(data.view(), values), 0);
+  EXPECT_GT(values[1], 0);
+}
+
+TEST(Advantage, GpgScalesUpWhenFewScoresCount) {
+  const Case one = one_token_each({0, 0, 0, 3}, {1, 1, 1, 1});
+  EXPECT_THAT(compute("gpg", input_of(one), {}).advantages,
+              ::testing::ElementsAre(-3.0F, -3.0F, -3.0F, 9.0F));
+  const Case two = one_token_each({0, 0, 3, 3}, {1, 1, 1, 1});
+  EXPECT_THAT(compute("gpg", input_of(two), {}).advantages,
+              ::testing::ElementsAre(-3.0F, -3.0F, 3.0F, 3.0F));
+}
+
+TEST(Advantage, GdpoCountsAGroupAsFlatOnlyWhenEveryComponentIs) {
+  const Case data = one_token_each({0, 0, 0, 0, 0}, {1, 1, 2, 2, 3});
+  AdvantageInput input = input_of(data);
+  const std::vector<float> first = {1, 1, 4, 4, 0};
+  const std::vector<float> second = {0, 2, 5, 5, 0};
+  input.components = {first, second};
+  const AdvantageOutput output = compute("gdpo", input, {});
+  EXPECT_EQ(output.report.zero_variance_groups, 1);
+  EXPECT_EQ(output.report.singleton_groups, 1);
+  EXPECT_LT(output.advantages[0], 0);
+  EXPECT_GT(output.advantages[1], 0);
+}
+
 TEST(Advantage, PassAtKRewardsOnlyTheBestAndNobodyOnATie) {
   const Case data = one_token_each({1, 4, 2, 3, 3}, {1, 1, 1, 2, 2});
   EXPECT_THAT(compute("grpo_passk", input_of(data), {.norm_by_std = false}).advantages,

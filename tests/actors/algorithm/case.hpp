@@ -74,7 +74,7 @@ inline Case random_case(Rng& rng, const CaseShape& shape = {}) {
       push("old", log_prob + shape.log_ratio * rng.normal());
       push("reference", log_prob + rng.normal());
       push("rollout", log_prob + 0.3 * rng.normal());
-      push("advantages", rng.normal());
+      push("advantages", rng.uniform() < 0.1 ? 0.0 : rng.normal());
       push("rewards", rng.uniform() < 0.5 ? 0.0 : rng.normal());
       push("values", rng.normal());
       push("old_values", rng.normal());

@@ -71,6 +71,28 @@ TEST(RolloutWeights, SamePoliciesGiveOnesAndExtremesStayFinite) {
   }
 }
 
+TEST(RolloutWeights, LongSequencesAreHeldAtTwentyNatsAndReported) {
+  Case data;
+  data.offsets = {0, 50, 51};
+  data.mask.assign(51, 1);
+  data.groups = data.ids = {0, 1};
+  data.columns["old"].assign(51, -1.0F);
+  data.columns["rollout"].assign(51, -3.0F);
+  data.column("rollout")[50] = -1.0F;
+  const auto found =
+      rollout_weights(data.view(), data.column("old"), data.column("rollout"),
+                      {.level = RolloutWeightLevel::kSequence, .high = 1e12})
+          .value();
+  EXPECT_FLOAT_EQ(found.weights[0], static_cast<float>(std::exp(20.0)));
+  EXPECT_EQ(found.weights[50], 1);
+  const auto capped = rollout_weights(data.view(), data.column("old"), data.column("rollout"),
+                                      {.level = RolloutWeightLevel::kSequence})
+                          .value();
+  EXPECT_DOUBLE_EQ(*capped.metrics.mean("rollout_corr/weight_fraction_high"), 50.0 / 51);
+  EXPECT_DOUBLE_EQ(*capped.metrics.mean("rollout_corr/weight_mean"), 101.0 / 51);
+  EXPECT_DOUBLE_EQ(*capped.metrics.mean("rollout_corr/kl"), -100.0 / 51);
+}
+
 TEST(RolloutWeights, RefusesOptionsThatWouldBeIgnored) {
   Rng rng(3);
   const Case data = test::random_case(rng);

@@ -190,6 +190,23 @@ TEST(Covariance, RandomPicksComeFromTheRangeAndFollowTheSeed) {
     EXPECT_NEAR(times, expected, 6 * std::sqrt(expected)) << key.sequence << "/" << key.position;
 }
 
+TEST(Covariance, PicksAtLeastOneAndAnyPositionOfASequence) {
+  CovarianceStatistics statistics;
+  for (std::int64_t position = 0; position < 40; ++position)
+    statistics.add({.key = {1, position},
+                    .advantage = position % 2 == 0 ? 1.0F : -1.0F,
+                    .log_prob = position % 2 == 0 ? -1.0F : -2.0F});
+  EXPECT_EQ(statistics.select_largest(1e-6).value().keys.size(), 1u);
+  const CovarianceStatistics::Range range{.low = 0, .high = 5};
+  std::set<std::int64_t> picked;
+  for (std::uint64_t seed = 0; seed < 400; ++seed) {
+    const TokenSelection one = statistics.select_random(1e-6, range, seed).value();
+    ASSERT_EQ(one.keys.size(), 1u);
+    picked.insert(one.keys[0].position);
+  }
+  EXPECT_EQ(picked.size(), 40u);
+}
+
 TEST(Covariance, RefusesBadWordsAndRepeatedTokens) {
   CovarianceStatistics statistics;
   statistics.add({.key = {5, 1}, .advantage = 1, .log_prob = -1, .clipped = true});

@@ -297,6 +297,62 @@ TEST(Gspo, GradientIsThatOfTheSequenceRatioWhenAdvantagesAreShared) {
   }
 }
 
+TEST(Gspo, HoldsTheSequenceRatioAtTenNats) {
+  const Case data = tokens_with({12, 15}, {-1, -1});
+  const PolicyLossOutput output = gspo_loss(test::loss_input(data), {}).value();
+  EXPECT_NEAR(output.loss, std::exp(10.0), 1e-6);
+  EXPECT_THAT(output.gradient, ::testing::Each(0.0F));
+}
+
+TEST(Cispo, KeepsTheGradientOfClippedTokensAndCountsThem) {
+  const Case data = tokens_with({1, -1, 0.1F}, {1, 1, 1});
+  const PolicyLossOptions options{.aggregation = LossAggregation::kTokenSum};
+  const PolicyLossOutput output = cispo_loss(test::loss_input(data), options).value();
+  EXPECT_FLOAT_EQ(output.gradient[0], -1.2F);
+  EXPECT_FLOAT_EQ(output.gradient[1], -0.8F);
+  EXPECT_DOUBLE_EQ(*output.metrics.mean("actor/pg_clipfrac"), 2.0 / 3);
+}
+
+TEST(KlCov, PullsSelectedTokensBackUnlessTheyAreTwentyNatsAway) {
+  const Case data = tokens_with({0.5F, -0.5F, 60, 0}, {0, 0, 0, 0});
+  const PolicyLossOptions options{.aggregation = LossAggregation::kTokenSum,
+                                  .kl_cov_coefficient = 0.5};
+  PolicyLossInput input = test::loss_input(data);
+  const TokenSelection all{.keys = {{1000, 0}, {1000, 1}, {1000, 2}, {1000, 3}}};
+  input.selection = &all;
+  const PolicyLossOutput output = kl_cov_loss(input, options).value();
+  EXPECT_NEAR(output.loss, 0.5 * (0.5 + 0.5 + 20), 1e-6);
+  EXPECT_THAT(output.gradient, ::testing::ElementsAre(0.5F, -0.5F, 0.0F, 0.0F));
+  EXPECT_EQ(*output.metrics.mean("actor/selected_fraction"), 1);
+}
+
+TEST(ClipCov, SelectsByItsOptionsAndNeverATokenThatPpoClipped) {
+  Rng rng(21);
+  const Case data = test::random_case(rng, {.sequences = 100});
+  const PolicyLoss loss = loss_named("clip_cov");
+  PolicyLossOptions options = wide_options();
+  options.clip_cov_ratio = 1;
+  options.clip_cov_low = -1e9;
+  options.clip_cov_high = 1e9;
+  const PolicyLossInput input = test::loss_input(data);
+  const CovarianceStatistics statistics = loss.collect(input, options).value();
+  const TokenSelection selection = loss.select(statistics, options).value();
+  std::size_t clipped = 0;
+  for (std::size_t s = 0; s < data.sequences(); ++s)
+    for (std::int64_t t = data.offsets[s]; t < data.offsets[s + 1]; ++t) {
+      const auto token = static_cast<std::size_t>(t);
+      if (data.mask[token] == 0) continue;
+      const double advantage = data.column("advantages")[token];
+      const double ratio = test::ratio_of(data.column("log_probs")[token], data.column("old")[token]);
+      const bool held = test::ppo(advantage, ratio, options) > -advantage * ratio;
+      clipped += held ? 1 : 0;
+      EXPECT_EQ(selection.contains({data.ids[s], t - data.offsets[s]}), !held);
+    }
+  EXPECT_GT(clipped, 10u);
+  options.clip_cov_low = 1e8;
+  EXPECT_TRUE(loss.select(statistics, options).value().keys.empty());
+}
+
 TEST(GeoMean, OneHugeTokenDoesNotOverflow) {
   const Case data = tokens_with({3e4F, 0, 0}, {-1, -1, -1});
   const PolicyLossOutput output = geo_mean_loss(test::loss_input(data), {}).value();

@@ -144,6 +144,17 @@ TEST(Aggregation, EveryModeAgreesWithTheMatrixFormAndItsGradientIsTheWeight) {
   }
 }
 
+TEST(Aggregation, NothingHasNoWeight) {
+  Rng rng(1);
+  const Case masked = test::random_case(rng, {.all_masked = 1});
+  for (int i = 0; i < 5; ++i) {
+    const auto mode = static_cast<LossAggregation>(i);
+    const auto weights = TokenWeights::make(masked.view(), mode, masked.normaliser()).value();
+    EXPECT_EQ(weights.of_sequence(0), 0);
+    EXPECT_TRUE(std::isfinite(weights.of_sequence(3)));
+  }
+}
+
 TEST(Aggregation, NamesRoundTrip) {
   for (int i = 0; i < 5; ++i) {
     const auto mode = static_cast<LossAggregation>(i);
