@@ -253,11 +253,16 @@ class Page {
     out_ += "<h2>Timeline of devices and ranks</h2>\n";
     if (last_step >= 0) {
       const auto [step_begin, step_end] = step_window(spans, last_step);
-      out_ += "<div class=\"wide\">" +
-              timeline_plot(fmt::format("Step {}", last_step), spans, step_begin, step_end) +
-              "</div>\n";
+      out_ +=
+          "<div class=\"wide\">" +
+          timeline_plot(fmt::format("Step {}: who has which rank's device", last_step), spans,
+                        step_begin, step_end, TimelineRows::kLane) +
+          "</div>\n<div class=\"wide\">" +
+          timeline_plot(fmt::format("Step {} by group", last_step), spans, step_begin, step_end) +
+          "</div>\n";
     }
-    out_ += "<div class=\"wide\">" + timeline_plot("Whole trace", spans, begin, end) + "</div>\n";
+    out_ += "<div class=\"wide\">" +
+            timeline_plot("Whole trace", spans, begin, end, TimelineRows::kLane) + "</div>\n";
     if (data_.trace->dropped > 0) {
       out_ += fmt::format("<p class=\"soft\">{} older events were dropped from the trace.</p>\n",
                           data_.trace->dropped);

@@ -46,6 +46,8 @@ std::string escaped(std::string_view text) {
 std::string short_number(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
+  const double size = std::fabs(value);
+  if (size >= 1000 && size < 1e7) return fmt::format("{:.0f}", value);
   return fmt::format("{:.4g}", value == 0 ? 0.0 : value);
 }
 
@@ -81,11 +83,11 @@ double Scale::operator()(double value) const {
 
 std::string number(double pixels) { return fmt::format("{:.2f}", pixels); }
 
-std::string open(double height, std::string_view title) {
+std::string open(double width, double height, std::string_view title) {
   return fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {:.0f} {:.0f}\" role=\"img\">"
       "<title>{}</title>{}",
-      kWidth, height, escaped(title), text(kLeft, 16, "start", title, "h"));
+      width, height, escaped(title), text(kLeft, 16, "start", title, "h"));
 }
 
 std::string text(double x, double y, std::string_view anchor, std::string_view words,
@@ -99,25 +101,25 @@ std::string line(double x1, double y1, double x2, double y2, std::string_view st
                      x1, y1, x2, y2, style);
 }
 
-std::string vertical_axis(const Scale& y) {
+std::string vertical_axis(const Scale& y, double width) {
   std::string out;
   for (double tick : axis_ticks(y.low, y.high, 4)) {
-    out += line(kLeft, y(tick), kWidth - kRight, y(tick), "g");
+    out += line(kLeft, y(tick), width - kRight, y(tick), "g");
     out += text(kLeft - 6, y(tick) + 3.5, "end", short_number(tick));
   }
   return out;
 }
 
 std::string horizontal_axis(const Scale& x, double bottom, std::string_view unit) {
-  std::string out = line(kLeft, bottom, kWidth - kRight, bottom, "a");
+  std::string out = line(x.from, bottom, x.to, bottom, "a");
   for (double tick : axis_ticks(x.low, x.high, 8)) {
     out += line(x(tick), bottom, x(tick), bottom + 4, "a");
     out += text(x(tick), bottom + 15, "middle", short_number(tick));
   }
-  return out + text(kWidth - kRight, bottom + 28, "end", unit);
+  return out + text(x.to, bottom + 28, "end", unit);
 }
 
-std::string legend(const std::vector<std::string>& names, double y, double& height) {
+std::string legend(const std::vector<std::string>& names, double width, double y, double& height) {
   std::string out;
   double x = kLeft;
   height = names.empty() ? 0 : 18;
@@ -125,8 +127,8 @@ std::string legend(const std::vector<std::string>& names, double y, double& heig
     const auto characters = std::count_if(names[i].begin(), names[i].end(), [](char c) {
       return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
     });
-    const double width = 24 + 6.3 * static_cast<double>(characters);
-    if (x > kLeft && x + width > kWidth - kRight) {
+    const double room = 24 + 6.3 * static_cast<double>(characters);
+    if (x > kLeft && x + room > width - kRight) {
       x = kLeft;
       height += 18;
     }
@@ -135,7 +137,7 @@ std::string legend(const std::vector<std::string>& names, double y, double& heig
         "<rect x=\"{:.2f}\" y=\"{:.2f}\" width=\"10\" height=\"10\" rx=\"2\" class=\"{}\"/>", x,
         row, fill_class(i));
     out += text(x + 14, row + 9, "start", names[i]);
-    x += width;
+    x += room;
   }
   return out;
 }

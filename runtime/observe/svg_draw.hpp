@@ -11,7 +11,8 @@
 
 namespace troupe::runtime::svg {
 
-inline constexpr double kWidth = 640;
+inline constexpr double kWidth = 640;       // half of a page
+inline constexpr double kWideWidth = 1290;  // a whole row of it
 inline constexpr double kLeft = 58;
 inline constexpr double kRight = 14;
 inline constexpr double kTop = 30;
@@ -33,14 +34,14 @@ struct Scale {
 };
 
 std::string number(double pixels);  ///< two decimals
-std::string open(double height, std::string_view title);
+std::string open(double width, double height, std::string_view title);
 std::string text(double x, double y, std::string_view anchor, std::string_view words,
                  std::string_view style = "t");
 std::string line(double x1, double y1, double x2, double y2, std::string_view style);
 /// Grid and labels of a vertical axis at the left, and of a horizontal one at the bottom.
-std::string vertical_axis(const Scale& y);
+std::string vertical_axis(const Scale& y, double width);
 std::string horizontal_axis(const Scale& x, double bottom, std::string_view unit);
 /// Rows of coloured names from `y` down; `height` returns how much room they took.
-std::string legend(const std::vector<std::string>& names, double y, double& height);
+std::string legend(const std::vector<std::string>& names, double width, double y, double& height);
 
 }  // namespace troupe::runtime::svg

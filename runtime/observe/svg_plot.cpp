@@ -15,7 +15,7 @@ using svg::Scale;
 
 constexpr double kMostValue = 1e290;
 constexpr std::size_t kBucketsMax = 500;
-constexpr std::size_t kBarsMax = 120;
+constexpr std::size_t kBarsMax = 200;
 
 /// Into the range where differences and tenths of values are normal numbers.
 double bounded(double value) {
@@ -99,8 +99,8 @@ std::string polyline(const std::vector<std::pair<double, double>>& points, const
   return out;
 }
 
-std::string empty_plot(std::string_view title) {
-  return svg::open(svg::kTop + 40, title) +
+std::string empty_plot(std::string_view title, double width) {
+  return svg::open(width, svg::kTop + 40, title) +
          svg::text(svg::kLeft, svg::kTop + 20, "start", "no values recorded") + "</svg>";
 }
 
@@ -124,21 +124,22 @@ std::string line_plot(std::string_view title, const std::vector<PlotSeries>& ser
       values.add(bounded(value));
     }
   }
-  if (!values.any) return empty_plot(title);
+  if (!values.any) return empty_plot(title, svg::kWidth);
   steps.widen(0);
   values.widen(0.06);
   const double bottom = svg::kTop + svg::kPlotHeight;
   const Scale x{steps.low, steps.high, svg::kLeft, svg::kWidth - svg::kRight};
   const Scale y{values.low, values.high, bottom, svg::kTop};
-  std::string body = svg::vertical_axis(y) + svg::horizontal_axis(x, bottom, "step");
+  std::string body = svg::vertical_axis(y, svg::kWidth) + svg::horizontal_axis(x, bottom, "step");
   std::vector<std::string> names;
   for (std::size_t i = 0; i < series.size(); ++i) {
     body += polyline(thinned(series[i].points), x, y, i);
     names.push_back(legend_entry(series[i]));
   }
   double legend_height = 0;
-  body += svg::legend(names, bottom + svg::kAxisHeight, legend_height);
-  return svg::open(bottom + svg::kAxisHeight + legend_height + 4, title) + body + "</svg>";
+  body += svg::legend(names, svg::kWidth, bottom + svg::kAxisHeight, legend_height);
+  return svg::open(svg::kWidth, bottom + svg::kAxisHeight + legend_height + 4, title) + body +
+         "</svg>";
 }
 
 std::string stacked_plot(std::string_view title, std::string_view unit,
@@ -170,12 +171,13 @@ std::string stacked_plot(std::string_view title, std::string_view unit,
     for (double height : heights) total += height;
     highest = std::max(highest, total);
   }
-  if (highest <= 0) return empty_plot(title);
+  if (highest <= 0) return empty_plot(title, svg::kWideWidth);
   const double bottom = svg::kTop + svg::kPlotHeight;
   const Scale y{0, highest * 1.05, bottom, svg::kTop};
-  const double slot = (svg::kWidth - svg::kLeft - svg::kRight) / static_cast<double>(drawn.size());
-  std::string body = svg::vertical_axis(y);
-  const std::size_t label_every = std::max<std::size_t>(1, drawn.size() / 8);
+  const double slot =
+      (svg::kWideWidth - svg::kLeft - svg::kRight) / static_cast<double>(drawn.size());
+  std::string body = svg::vertical_axis(y, svg::kWideWidth);
+  const std::size_t label_every = std::max<std::size_t>(1, drawn.size() / 16);
   for (std::size_t bar = 0; bar < drawn.size(); ++bar) {
     const double left = svg::kLeft + slot * static_cast<double>(bar);
     double total = 0;
@@ -195,14 +197,15 @@ std::string stacked_plot(std::string_view title, std::string_view unit,
       body += svg::text(left, bottom + 15, "start", short_number(drawn[bar].first));
     }
   }
-  body += svg::line(svg::kLeft, bottom, svg::kWidth - svg::kRight, bottom, "a");
-  body += svg::text(svg::kWidth - svg::kRight, bottom + 28, "end",
+  body += svg::line(svg::kLeft, bottom, svg::kWideWidth - svg::kRight, bottom, "a");
+  body += svg::text(svg::kWideWidth - svg::kRight, bottom + 28, "end",
                     joined > 1 ? fmt::format("step, each bar the mean of {}", joined) : "step");
   std::vector<std::string> names;
   for (const auto& one : series) names.push_back(one.name);
   double legend_height = 0;
-  body += svg::legend(names, bottom + svg::kAxisHeight, legend_height);
-  return svg::open(bottom + svg::kAxisHeight + legend_height + 4, title) + body + "</svg>";
+  body += svg::legend(names, svg::kWideWidth, bottom + svg::kAxisHeight, legend_height);
+  return svg::open(svg::kWideWidth, bottom + svg::kAxisHeight + legend_height + 4, title) + body +
+         "</svg>";
 }
 
 }  // namespace troupe::runtime

@@ -32,10 +32,16 @@ std::string line_plot(std::string_view title, const std::vector<PlotSeries>& ser
 std::string stacked_plot(std::string_view title, std::string_view unit,
                          const std::vector<PlotSeries>& series);
 
-/// One row per place, one box per span, coloured by name; a box tells its numbers when pointed at.
-/// Shows the spans that touch [begin, end].
+/// What one row of a timeline is.
+enum class TimelineRows {
+  kLane,   ///< a rank, over all groups: who has the device of rank i when
+  kPlace,  ///< a group and rank
+};
+
+/// One box per span, coloured by what ran; a box tells its numbers when pointed at. Shows the spans
+/// that touch [begin, end].
 std::string timeline_plot(std::string_view title, std::span<const TraceSpan> spans, TimePoint begin,
-                          TimePoint end);
+                          TimePoint end, TimelineRows rows = TimelineRows::kPlace);
 
 /// Text for HTML and XML: entities for & < > " ', no control characters, valid UTF-8.
 std::string escaped(std::string_view text);

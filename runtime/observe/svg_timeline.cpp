@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 namespace troupe::runtime {
 namespace {
@@ -33,83 +34,110 @@ std::string shortened(const std::string& text, std::size_t most) {
   return text.substr(0, end) + "…";
 }
 
-}  // namespace
+/// A span as it is drawn: in which row, under which name.
+struct Box {
+  const TraceSpan* span = nullptr;
+  TracePlace row;
+  std::string name;
+};
 
-std::string timeline_plot(std::string_view title, std::span<const TraceSpan> spans, TimePoint begin,
-                          TimePoint end) {
-  std::vector<const TraceSpan*> shown;
-  std::map<TracePlace, std::size_t, PlaceOrder> rows;
-  std::size_t hidden = 0;
+/// The boxes that touch the window, outer ones first; counts those that do not fit the picture.
+std::vector<Box> boxes_of(std::span<const TraceSpan> spans, TimePoint begin, TimePoint end,
+                          TimelineRows by, std::size_t& hidden) {
+  std::vector<Box> boxes;
+  std::set<TracePlace> rows;
   for (const auto& span : spans) {
     if (span.end < begin || span.begin > end) continue;
-    if (!rows.contains(span.place) && rows.size() == kRowsMax) {
+    const TracePlace row =
+        by == TimelineRows::kLane ? TracePlace{"", span.place.thread} : span.place;
+    if (!rows.contains(row) && rows.size() == kRowsMax) {
       ++hidden;
       continue;
     }
-    rows.emplace(span.place, 0);
-    shown.push_back(&span);
+    rows.insert(row);
+    boxes.push_back(
+        {&span, row, by == TimelineRows::kLane ? span.place.process + " " + span.name : span.name});
   }
-  if (shown.size() > kBoxesMax) {  // the longest tell most
-    std::nth_element(
-        shown.begin(), shown.begin() + kBoxesMax, shown.end(),
-        [](const auto* a, const auto* b) { return a->end - a->begin > b->end - b->begin; });
-    hidden += shown.size() - kBoxesMax;
-    shown.resize(kBoxesMax);
+  if (boxes.size() > kBoxesMax) {  // the longest tell most
+    std::nth_element(boxes.begin(), boxes.begin() + kBoxesMax, boxes.end(),
+                     [](const Box& a, const Box& b) {
+                       return a.span->end - a.span->begin > b.span->end - b.span->begin;
+                     });
+    hidden += boxes.size() - kBoxesMax;
+    boxes.resize(kBoxesMax);
   }
-  std::stable_sort(shown.begin(), shown.end(), [](const auto* a, const auto* b) {
-    // A longer span that begins at the same time is the outer one: draw it first.
-    return a->begin != b->begin ? a->begin < b->begin : a->end > b->end;
+  std::stable_sort(boxes.begin(), boxes.end(), [](const Box& a, const Box& b) {
+    return a.span->begin != b.span->begin ? a.span->begin < b.span->begin
+                                          : a.span->end > b.span->end;
   });
-  if (shown.empty() || end <= begin) {
-    return svg::open(svg::kTop + 40, title) +
+  return boxes;
+}
+
+std::string box_markup(const Box& box, const svg::Scale& x, double y, std::size_t colour,
+                       TimePoint begin, TimePoint end) {
+  const TraceSpan& span = *box.span;
+  const double left = x(std::max(0.0, seconds(span.begin - begin)));
+  const double right = x(std::min(seconds(end - begin), seconds(span.end - begin)));
+  return fmt::format(
+      "<rect x=\"{:.2f}\" y=\"{:.2f}\" width=\"{:.2f}\" height=\"{:.0f}\" "
+      "class=\"{}{}\"><title>{}, {}"
+      "{}: {} s from {} s</title></rect>",
+      left, y + 2, std::max(right - left, 0.4), kRowHeight - 5, svg::fill_class(colour),
+      span.category == "wait" ? " w" : "", escaped(span.name),
+      escaped(span.place.process + " " + span.place.thread),
+      span.step >= 0 ? fmt::format(", step {}", span.step) : "",
+      short_number(seconds(span.end - span.begin)), short_number(seconds(span.begin - begin)));
+}
+
+}  // namespace
+
+std::string timeline_plot(std::string_view title, std::span<const TraceSpan> spans, TimePoint begin,
+                          TimePoint end, TimelineRows by) {
+  std::size_t hidden = 0;
+  const std::vector<Box> boxes = boxes_of(spans, begin, end, by, hidden);
+  constexpr double kEdge = svg::kWideWidth - svg::kRight;
+  if (boxes.empty() || end <= begin) {
+    return svg::open(svg::kWideWidth, svg::kTop + 40, title) +
            svg::text(svg::kLeft, svg::kTop + 20, "start", "no spans recorded") + "</svg>";
   }
-  std::size_t row_count = 0;
-  for (auto& [place, row] : rows) row = row_count++;
+  std::map<TracePlace, std::size_t, PlaceOrder> rows;
   std::map<std::string, std::size_t> colours;
   std::vector<std::string> names;
-  for (const auto* span : shown) {
-    if (colours.emplace(span->name, names.size()).second) names.push_back(span->name);
+  for (const Box& box : boxes) {
+    rows.emplace(box.row, 0);
+    if (colours.emplace(box.name, names.size()).second) names.push_back(box.name);
   }
-  const double bottom = svg::kTop + kRowHeight * static_cast<double>(row_count);
-  const svg::Scale x{0, seconds(end - begin), kLabelWidth, svg::kWidth - svg::kRight};
+  const double bottom = svg::kTop + kRowHeight * static_cast<double>(rows.size());
+  const svg::Scale x{0, seconds(end - begin), kLabelWidth, kEdge};
   std::string body;
-  for (const auto& [place, row] : rows) {
-    const double y = svg::kTop + kRowHeight * static_cast<double>(row);
-    body += svg::line(kLabelWidth, y + kRowHeight - 1, svg::kWidth - svg::kRight,
-                      y + kRowHeight - 1, "g");
-    body += fmt::format(
-        "<text x=\"{:.2f}\" y=\"{:.2f}\" text-anchor=\"end\" class=\"t\">{}<title>{}"
-        "</title></text>",
-        kLabelWidth - 6, y + 13, escaped(shortened(place.process + " " + place.thread, 24)),
-        escaped(place.process + " " + place.thread));
-  }
-  for (const auto* span : shown) {
-    const double left = x(std::max(0.0, seconds(span->begin - begin)));
-    const double right = x(std::min(seconds(end - begin), seconds(span->end - begin)));
-    const double y = svg::kTop + kRowHeight * static_cast<double>(rows[span->place]);
-    body += fmt::format(
-        "<rect x=\"{:.2f}\" y=\"{:.2f}\" width=\"{:.2f}\" height=\"{:.0f}\" "
-        "class=\"{}{}\"><title>{}, "
-        "{}{}: {} s from {} s</title></rect>",
-        left, y + 2, std::max(right - left, 0.4), kRowHeight - 5,
-        svg::fill_class(colours[span->name]), span->category == "wait" ? " w" : "",
-        escaped(span->name), escaped(span->place.process + " " + span->place.thread),
-        span->step >= 0 ? fmt::format(", step {}", span->step) : "",
-        short_number(seconds(span->end - span->begin)), short_number(seconds(span->begin - begin)));
-  }
-  body += svg::line(kLabelWidth, bottom, svg::kWidth - svg::kRight, bottom, "a");
-  for (double tick : axis_ticks(x.low, x.high, 6)) {
+  for (double tick : axis_ticks(x.low, x.high, 12)) {
     body += svg::line(x(tick), svg::kTop, x(tick), bottom + 4, "g");
     body += svg::text(x(tick), bottom + 15, "middle", short_number(tick));
   }
+  std::size_t row_count = 0;
+  for (auto& [place, row] : rows) {
+    row = row_count++;
+    const double y = svg::kTop + kRowHeight * static_cast<double>(row);
+    const std::string label = place.process + (place.process.empty() ? "" : " ") + place.thread;
+    body += svg::line(kLabelWidth, y + kRowHeight - 1, kEdge, y + kRowHeight - 1, "g");
+    body += fmt::format(
+        "<text x=\"{:.2f}\" y=\"{:.2f}\" text-anchor=\"end\" "
+        "class=\"t\">{}<title>{}</title></text>",
+        kLabelWidth - 6, y + 13, escaped(shortened(label, 24)), escaped(label));
+  }
+  for (const Box& box : boxes) {
+    body += box_markup(box, x, svg::kTop + kRowHeight * static_cast<double>(rows[box.row]),
+                       colours[box.name], begin, end);
+  }
+  body += svg::line(kLabelWidth, bottom, kEdge, bottom, "a");
   body +=
-      svg::text(svg::kWidth - svg::kRight, bottom + 28, "end",
+      svg::text(kEdge, bottom + 28, "end",
                 hidden > 0 ? fmt::format("seconds; {} short spans not drawn", hidden) : "seconds");
   if (names.size() > kNamesMax) names.resize(kNamesMax);
   double legend_height = 0;
-  body += svg::legend(names, bottom + svg::kAxisHeight, legend_height);
-  return svg::open(bottom + svg::kAxisHeight + legend_height + 4, title) + body + "</svg>";
+  body += svg::legend(names, svg::kWideWidth, bottom + svg::kAxisHeight, legend_height);
+  return svg::open(svg::kWideWidth, bottom + svg::kAxisHeight + legend_height + 4, title) + body +
+         "</svg>";
 }
 
 }  // namespace troupe::runtime
