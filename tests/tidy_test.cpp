@@ -62,6 +62,8 @@ TEST(TidyRules, LengthsAreBounded) {
   EXPECT_THAT(rules_broken(one_file("runtime/a.cpp", "void f() {\n" + body + "}\n")), Contains("function-length"));
   EXPECT_THAT(one_file("runtime/a.cpp", "void f() {\n" + repeated("  work();\n", 68) + "}\n"), IsEmpty());
   EXPECT_THAT(one_file("runtime/a.cpp", "namespace a {\nclass B {\n" + body + "};\n}\n"), IsEmpty());
+  EXPECT_THAT(one_file("runtime/a.cpp", "#if defined(A) && \\\n    defined(B)\n#endif\nnamespace a {\n" + body + "}\n"),
+              IsEmpty());
   EXPECT_THAT(rules_broken(one_file("runtime/a.cpp", "class B {\n  int f(int a) const override {\n    if (a) {\n" +
                                                          body + "  }\n}\n};\n")),
               Contains("function-length"));

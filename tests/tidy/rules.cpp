@@ -65,7 +65,7 @@ bool torch_free_place(const SourceFile& file) {
 bool torch_free_library(const SourceFile& file) {
   return is_library(file) && torch_free_place(file);
 }
-bool header(const SourceFile& file) { return file.is_header(); }
+bool library_header(const SourceFile& file) { return file.is_header() && is_library(file); }
 
 const std::vector<Ban>& banned_includes() {
   static const std::vector<Ban> kBans{
@@ -74,7 +74,7 @@ const std::vector<Ban>& banned_includes() {
       {R"(^uc[pst]/.*)", "runtime/comm/transport.hpp", outside_ucx},
       {R"(^nccl\.h$)", "runtime/comm/collective.hpp", outside_nccl},
       {R"(^(torch|ATen|c10)/.*)", "actors/train or actors/model behind a pimpl", torch_free_place},
-      {R"(^(torch/.*|ATen/(?!core/Tensor\.h$).*))", "<ATen/core/Tensor.h> or a pimpl", header},
+      {R"(^(torch/.*|ATen/(?!core/Tensor\.h$).*))", "<ATen/core/Tensor.h> or a pimpl", library_header},
       {R"(^iostream$)", "\"runtime/base/log.hpp\"", is_library},
       {R"(^random$)", "\"runtime/base/rng.hpp\"", is_library},
       {R"(^regex$)", "PCRE2, which runs in linear time", is_library},
@@ -87,7 +87,7 @@ const std::vector<Ban>& banned_includes() {
 const std::vector<Ban>& banned_words() {
   static const std::vector<Ban> kBans{
       {R"(\[=)", "captures by name", any_file},
-      {R"(\busing namespace std\b)", "std:: before each name", any_file},
+      {R"(\busing namespace std\s*;)", "std:: before each name", any_file},
       {R"(\bstd::(cout|cerr|endl)\b|\bprintf\()", "log::info and its kin", is_library},
       {R"(\b(s?rand|srandom)\()", "troupe::Rng", any_file},
       {R"(\bassert\()", "TROUPE_CHECK or TROUPE_DCHECK", any_file},
