@@ -61,7 +61,7 @@ consteval CallFault call_fault() {
     return CallFault::kWrongCount;
   } else {
     return []<std::size_t... I>(std::index_sequence<I...>) {
-      constexpr auto kMethod = std::get<method_index<W, M>()>(kMethodsOf<W>);
+      [[maybe_unused]] constexpr auto kMethod = std::get<method_index<W, M>()>(kMethodsOf<W>);
       using Values = typename Shape::Values;
       using Passed = std::tuple<Given&&...>;
       const bool fits =
@@ -271,7 +271,7 @@ class TypedCall final : public Call {
     // lie in the parcel, shared and const.
     std::tuple<std::conditional_t<kMayArrive<ValueOf<I>>, result<Batch>, std::monostate>...> local;
     std::optional<Error> error;
-    const auto arrive = [&]<std::size_t K>(std::integral_constant<std::size_t, K>) {
+    [[maybe_unused]] const auto arrive = [&]<std::size_t K>(std::integral_constant<std::size_t, K>) {
       if constexpr (kMayArrive<ValueOf<K>>) {
         auto& slot = std::get<K>(local);
         slot = arrived(std::get<K>(parcels_).at(*group_, rank), context);
@@ -280,7 +280,7 @@ class TypedCall final : public Call {
     };
     (arrive(std::integral_constant<std::size_t, I>()), ...);
     if (error) return troupe::fail(std::move(*error));
-    const auto pick = [&]<std::size_t K>(
+    [[maybe_unused]] const auto pick = [&]<std::size_t K>(
         std::integral_constant<std::size_t, K>) -> const ValueOf<K>& {
       if constexpr (kMayArrive<ValueOf<K>>) {
         return *std::get<K>(local);
