@@ -130,12 +130,12 @@ std::unique_ptr<Sequence> RolloutEngine::Impl::make_member(PromptGroup& group,
   return member;
 }
 
-result<StepReport> RolloutEngine::Impl::step() {
+result<EngineStep> RolloutEngine::Impl::step() {
   if (!weights_) return fail(ErrorCode::kConflict, "rollout engine: step without weights");
   if (!cache_.resident())
     return fail(ErrorCode::kConflict, "rollout engine: step while the KV cache is released");
   const auto begin = std::chrono::steady_clock::now();
-  StepReport report;
+  EngineStep report;
   scheduler_.next_step(plan_);
   if (plan_.runs.empty()) return report;
   for (const BlockCopy& copy : plan_.copies) cache_.copy(copy);
@@ -185,7 +185,7 @@ void RolloutEngine::Impl::count_rows() {
   ++stats_.rows_histogram[std::min(bucket, stats_.rows_histogram.size() - 1)];
 }
 
-void RolloutEngine::Impl::sample_all(StepReport& report) {
+void RolloutEngine::Impl::sample_all(EngineStep& report) {
   const auto vocab = static_cast<std::size_t>(config_.vocab_size);
   const auto total = static_cast<std::int64_t>(selected_.size());
   for (std::int64_t first = 0; first < total; first += runner_.logit_rows()) {
@@ -200,7 +200,7 @@ void RolloutEngine::Impl::sample_all(StepReport& report) {
 }
 
 void RolloutEngine::Impl::sample_run(Sequence& sequence, std::span<const float> logits,
-                                     StepReport& report) {
+                                     EngineStep& report) {
   if (!sequence.is_trunk()) return sample_token(sequence, logits, report);
   for (const auto& member : sequence.group->members)
     if (member->state == SequenceState::kWaiting && member->output_tokens() == 0)
@@ -208,7 +208,7 @@ void RolloutEngine::Impl::sample_run(Sequence& sequence, std::span<const float> 
 }
 
 void RolloutEngine::Impl::sample_token(Sequence& sequence, std::span<const float> logits,
-                                       StepReport& report) {
+                                       EngineStep& report) {
   const PromptGroup& group = *sequence.group;
   const SampleKey key{.seed = group.sampling.seed,
                       .prompt = group.prompt_id,

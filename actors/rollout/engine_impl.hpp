@@ -34,7 +34,7 @@ class RolloutEngine::Impl {
   result<void> check(const GenerateRequest& request) const;
   /// Queues a request that passed `check`; only the bound of the queue can refuse it.
   result<std::vector<SequenceId>> submit(GenerateRequest request);
-  result<StepReport> step();
+  result<EngineStep> step();
   result<std::vector<GeneratedSequence>> generate(std::vector<GenerateRequest> requests,
                                                   Deadline deadline);
   bool abort(SequenceId id);
@@ -64,9 +64,9 @@ class RolloutEngine::Impl {
                                         std::size_t sample);
   void flatten();
   void count_rows();
-  void sample_all(StepReport& report);
-  void sample_run(Sequence& sequence, std::span<const float> logits, StepReport& report);
-  void sample_token(Sequence& sequence, std::span<const float> logits, StepReport& report);
+  void sample_all(EngineStep& report);
+  void sample_run(Sequence& sequence, std::span<const float> logits, EngineStep& report);
+  void sample_token(Sequence& sequence, std::span<const float> logits, EngineStep& report);
   void finish(Sequence& sequence, StopReason reason, std::optional<Error> error);
   void retire_groups();
 

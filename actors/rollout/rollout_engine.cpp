@@ -28,7 +28,7 @@ result<std::vector<SequenceId>> RolloutEngine::submit(GenerateRequest request) {
   return impl_->submit(std::move(request));
 }
 
-result<StepReport> RolloutEngine::step() { return impl_->step(); }
+result<EngineStep> RolloutEngine::step() { return impl_->step(); }
 std::vector<GeneratedSequence> RolloutEngine::take_finished() { return impl_->take_finished(); }
 std::int64_t RolloutEngine::unfinished() const { return impl_->unfinished(); }
 

@@ -54,7 +54,7 @@ enum class WeightUpdate {
 };
 
 /// What one step did.
-struct StepReport {
+struct EngineStep {
   std::int32_t rows = 0;              ///< tokens run through the model
   std::int32_t tokens_generated = 0;
   std::int32_t finished = 0;          ///< sequences that ended in this step
@@ -84,7 +84,7 @@ class RolloutEngine {
 
   /// Schedules and runs one batch. Nothing queued: returns at once with zero rows.
   /// kConflict without weights or while the KV cache is released.
-  result<StepReport> step();
+  result<EngineStep> step();
 
   /// Sequences that ended since the last call, in the order in which they ended.
   std::vector<GeneratedSequence> take_finished();

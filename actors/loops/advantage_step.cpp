@@ -1,0 +1,213 @@
+#include "actors/loops/advantage_step.hpp"
+
+#include "actors/algorithm/value_loss.hpp"
+#include "actors/loops/columns.hpp"
+#include "runtime/base/check.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace troupe::actors {
+namespace {
+
+using runtime::Batch;
+using runtime::Column;
+using runtime::Metrics;
+using runtime::Reduction;
+
+/// The columns that the step reads, flat and in row order.
+struct StepColumns {
+  std::vector<std::int64_t> offsets;  ///< [B+1]
+  std::vector<std::uint8_t> mask;     ///< [T]
+  std::vector<std::int64_t> groups;   ///< [B]
+  std::vector<float> scores;          ///< [B]
+  std::vector<float> values;          ///< [T] or empty
+  std::vector<float> old_log_probs;   ///< [T] or empty
+  std::vector<float> reference_log_probs;
+  std::vector<float> baselines;  ///< [B] or empty
+
+  TokenBatchView view() const {
+    return TokenBatchView{
+        .offsets = offsets, .mask = mask, .groups = groups, .sequence_ids = {}};
+  }
+};
+
+std::vector<std::string> wanted_columns(const AdvantageStepOptions& options, const Batch& batch) {
+  std::vector<std::string> names{std::string(column::kScores), std::string(column::kGroup)};
+  const auto add_if = [&](bool wanted, std::string_view name) {
+    if (wanted) names.emplace_back(name);
+  };
+  add_if(batch.has(column::kResponseMask), column::kResponseMask);
+  add_if(batch.has(runtime::kValidColumn), runtime::kValidColumn);
+  add_if(batch.has(column::kValues), column::kValues);
+  add_if(options.kl_in_reward, column::kOldLogProbs);
+  add_if(options.kl_in_reward, column::kReferenceLogProbs);
+  add_if(options.greedy_baseline, column::kBaselineScores);
+  return names;
+}
+
+/// A per-token column must have the lengths of the responses, row by row.
+result<std::vector<float>> token_column(const Batch& batch, std::string_view name,
+                                        std::span<const std::int64_t> lengths) {
+  TROUPE_TRY(const Column found, batch.require(name));
+  for (std::int64_t row = 0; row < found.rows(); ++row) {
+    const std::int64_t wanted = lengths[static_cast<std::size_t>(row)];
+    if (found.row_length(row) != wanted)
+      return fail(ErrorCode::kConflict, "advantage: column {} row {}: {} tokens, responses has {}",
+                  name, row, found.row_length(row), wanted);
+  }
+  return found.values<float>();
+}
+
+result<StepColumns> read_columns(const AdvantageStepOptions& options, const Batch& batch,
+                                 runtime::PullMeter* meter) {
+  TROUPE_TRY(const Column responses, batch.require(column::kResponses));
+  const std::vector<std::int64_t> lengths = responses.row_lengths();
+  const std::vector<std::string> names = wanted_columns(options, batch);
+  TROUPE_TRY(const Batch selected, batch.select(names));
+  TROUPE_TRY(const Batch local, selected.resolve(meter));
+
+  StepColumns columns;
+  columns.offsets.assign(lengths.size() + 1, 0);
+  std::partial_sum(lengths.begin(), lengths.end(), columns.offsets.begin() + 1);
+  const auto tokens = static_cast<std::size_t>(columns.offsets.back());
+  columns.scores = local.column(column::kScores).values<float>();
+  columns.groups = local.column(column::kGroup).values<std::int64_t>();
+  columns.mask.assign(tokens, 1);
+  if (const Column* mask = local.find(column::kResponseMask)) {
+    columns.mask = mask->values<std::uint8_t>();
+    if (columns.mask.size() != tokens)
+      return fail(ErrorCode::kConflict, "advantage: column {}: {} tokens, responses has {}",
+                  column::kResponseMask, columns.mask.size(), tokens);
+  }
+  if (const Column* valid = local.find(runtime::kValidColumn)) {
+    for (std::int64_t row = 0; row < valid->rows(); ++row) {
+      if (valid->scalar<bool>(row)) continue;
+      const auto i = static_cast<std::size_t>(row);
+      std::fill(columns.mask.begin() + columns.offsets[i],
+                columns.mask.begin() + columns.offsets[i + 1], std::uint8_t{0});
+    }
+  }
+  if (local.has(column::kValues)) {
+    TROUPE_TRY(columns.values, token_column(local, column::kValues, lengths));
+  }
+  if (options.kl_in_reward) {
+    TROUPE_TRY(columns.old_log_probs, token_column(local, column::kOldLogProbs, lengths));
+    TROUPE_TRY(columns.reference_log_probs,
+               token_column(local, column::kReferenceLogProbs, lengths));
+  }
+  if (options.greedy_baseline)
+    columns.baselines = local.column(column::kBaselineScores).values<float>();
+  return columns;
+}
+
+/// Mean, greatest and least of a stream of numbers.
+struct Spread {
+  double sum = 0;
+  double count = 0;
+  double max = 0;
+  double min = 0;
+
+  void add(double value) {
+    max = count == 0 ? value : std::max(max, value);
+    min = count == 0 ? value : std::min(min, value);
+    sum += value;
+    count += 1;
+  }
+  void report(Metrics& metrics, const std::string& prefix) const {
+    if (count == 0) return;
+    metrics.add(prefix + "/mean", sum / count, Reduction::kMean, count);
+    metrics.add(prefix + "/max", max, Reduction::kMax);
+    metrics.add(prefix + "/min", min, Reduction::kMin);
+  }
+};
+
+/// Spread of a per-token quantity over unmasked tokens.
+void report_tokens(Metrics& metrics, const std::string& prefix, const StepColumns& columns,
+                   std::span<const float> values) {
+  Spread spread;
+  for (std::size_t t = 0; t < values.size(); ++t) {
+    if (columns.mask[t] != 0) spread.add(values[t]);
+  }
+  spread.report(metrics, prefix);
+}
+
+/// Spread over non-empty sequences of Σ_t values.
+void report_sequences(Metrics& metrics, const std::string& prefix, const TokenBatchView& view,
+                      std::span<const float> values) {
+  Spread spread;
+  for (std::size_t row = 0; row < view.sequences(); ++row) {
+    if (valid_length(view, row) == 0) continue;
+    const auto begin = values.begin();
+    spread.add(std::accumulate(begin + view.offsets[row], begin + view.offsets[row + 1], 0.0));
+  }
+  spread.report(metrics, prefix);
+}
+
+}  // namespace
+
+result<Batch> AdvantageStep::operator()(const Batch& batch, runtime::PullMeter* meter) {
+  TROUPE_TRY(StepColumns columns, read_columns(options_, batch, meter));
+  Batch out(batch.rows());
+  Metrics& metrics = out.metrics();
+  const TokenBatchView view = columns.view();
+  Spread scores;
+  for (std::size_t row = 0; row < columns.scores.size(); ++row) {
+    if (valid_length(view, row) > 0) scores.add(columns.scores[row]);
+  }
+  scores.report(metrics, "critic/score");
+
+  std::vector<float> shaped = columns.scores;
+  if (options_.overlong) {
+    for (std::size_t row = 0; row < shaped.size(); ++row)
+      shaped[row] += static_cast<float>(
+          overlong_penalty(valid_length(view, row), *options_.overlong));
+  }
+  TROUPE_TRY(PlacedRewards placed, place_rewards(view, shaped));
+  std::vector<float> rewards = std::move(placed.rewards);
+  if (options_.kl_in_reward) {
+    TROUPE_TRY(KlPenalty penalty,
+               kl_in_reward(view, rewards, columns.old_log_probs, columns.reference_log_probs,
+                            options_.kl_kind, options_.kl_controller.beta));
+    rewards = std::move(penalty.rewards);
+    const double kl = penalty.kl.weight > 0 ? penalty.kl.sum / penalty.kl.weight : 0.0;
+    metrics.add("actor/reward_kl_penalty", kl, Reduction::kMean);
+    metrics.add("actor/reward_kl_penalty_coeff", options_.kl_controller.beta, Reduction::kLast);
+    options_.kl_controller.update(kl, static_cast<std::int64_t>(penalty.kl.weight));
+  }
+  report_sequences(metrics, "critic/rewards", view, rewards);
+
+  const AdvantageInput input{.tokens = view,
+                             .rewards = rewards,
+                             .values = columns.values,
+                             .baselines = columns.baselines};
+  TROUPE_TRY(AdvantageOutput advantage, options_.estimator(input, options_.options));
+  if (advantage.advantages.size() != columns.mask.size())
+    return fail(ErrorCode::kConflict, "advantage: the estimator returned {} advantages, wanted {}",
+                advantage.advantages.size(), columns.mask.size());
+  report_tokens(metrics, "critic/advantages", columns, advantage.advantages);
+  report_tokens(metrics, "critic/returns", columns, advantage.returns);
+  if (!columns.values.empty()) {
+    report_tokens(metrics, "critic/values", columns, columns.values);
+    TROUPE_TRY(const auto explained,
+               explained_variance(view, columns.values, advantage.returns));
+    if (explained) metrics.add("critic/vf_explained_var", *explained, Reduction::kLast);
+  }
+  WeightedSums counts;
+  add_report(advantage.report, counts);
+  for (const auto& [name, entry] : counts.entries())
+    metrics.add(name, entry.sum, Reduction::kSum);
+
+  const std::vector<std::int64_t> lengths = batch.column(column::kResponses).row_lengths();
+  TROUPE_TRY_VOID(out.set(std::string(column::kAdvantages),
+                          Column::jagged(std::move(advantage.advantages), lengths)));
+  if (options_.keep_returns)
+    TROUPE_TRY_VOID(out.set(std::string(column::kReturns),
+                            Column::jagged(std::move(advantage.returns), lengths)));
+  return out;
+}
+
+}  // namespace troupe::actors

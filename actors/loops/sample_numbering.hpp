@@ -1,0 +1,22 @@
+#pragma once
+
+// Gives every sample of a step its identity before it is generated: group and place in the group.
+//
+// **Threads:** pure functions.
+
+#include "runtime/batch/batch.hpp"
+
+#include <cstdint>
+
+namespace troupe::actors {
+
+/// Repeats every prompt `group_size` times, interleaved, and adds `group` (the prompt's place in
+/// this batch) and `sample_index` (0 … group_size − 1). Copies no payload.
+result<runtime::Batch> number_samples(const runtime::Batch& prompts, std::int64_t group_size);
+
+/// Metrics over finished samples: `response_length/*`, `prompt_length/*`,
+/// `response_length/clip_ratio` (share that ran into the length bound), `response/failed`, and
+/// `num_turns`-free counts `perf/total_num_tokens`. Reads lengths and `stop_reason` only.
+result<runtime::Metrics> length_metrics(const runtime::Batch& batch);
+
+}  // namespace troupe::actors

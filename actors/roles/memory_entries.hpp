@@ -1,0 +1,46 @@
+#pragma once
+
+// What a role's rank keeps on its device, told to the device's ledger.
+//
+// **Ownership:** borrows ledger and engine; entries are removed by the destructor, so declare it
+// after the engine.
+// **Threads:** callbacks run on the engine thread of the role whose phase begins; the lane keeps
+// the owner idle meanwhile.
+
+#include "actors/train/train_engine.hpp"
+#include "runtime/device/device_memory.hpp"
+
+#include <string>
+#include <vector>
+
+namespace troupe::actors {
+
+class MemoryEntries {
+ public:
+  /// `memory` may be null: then nothing is told.
+  MemoryEntries(runtime::DeviceMemory* memory, std::string role)
+      : memory_(memory), role_(std::move(role)) {}
+  MemoryEntries(const MemoryEntries&) = delete;
+  MemoryEntries& operator=(const MemoryEntries&) = delete;
+  ~MemoryEntries();
+
+  /// kResourceExhausted with the ledger's table when it does not fit.
+  result<void> add(const std::string& what, Bytes bytes, runtime::Eviction eviction,
+                   runtime::Residency residency, runtime::MemoryActions actions = {});
+
+  /// `weights`, and for a trainable engine `gradients` (dropped when others need room) and
+  /// `optimizer`.
+  result<void> add_engine(TrainEngine& engine);
+
+ private:
+  runtime::DeviceMemory* memory_;
+  std::string role_;
+  std::vector<runtime::MemoryKey> keys_;
+};
+
+/// Most bytes that one micro-batch saves for its backward pass: an estimate from the shapes, per
+/// token and layer 16 H-wide, 3 q/k/v-wide and 5 F-wide activations, or H alone with recompute, and
+/// the logits of one chunk. The ledger reserves it as scratch of a training phase.
+Bytes activation_estimate(const ModelConfig& model, const TrainEngineOptions& options);
+
+}  // namespace troupe::actors

@@ -1,0 +1,121 @@
+#include "actors/roles/policy_worker.hpp"
+
+#include "actors/loops/columns.hpp"
+#include "actors/roles/batch_pack.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace troupe::actors {
+
+using runtime::Batch;
+using runtime::Column;
+using runtime::Metrics;
+using runtime::Reduction;
+
+namespace {
+
+/// How far the trainer's view of the sampled tokens is from the rollout engine's, in probability:
+/// stale weights or a template bug show here first.
+result<void> compare_log_probs(const Batch& batch, const PackedBatch& packed,
+                               std::span<const float> trainer, Metrics& metrics) {
+  TROUPE_TRY(const std::vector<float> rollout,
+             token_values(batch, column::kRolloutLogProbs, packed));
+  TROUPE_TRY(const std::vector<std::uint8_t> mask, response_mask(batch, packed));
+  double sum = 0;
+  double count = 0;
+  double largest = 0;
+  double largest_log = 0;
+  for (std::size_t t = 0; t < trainer.size(); ++t) {
+    if (mask[t] == 0) continue;
+    const double difference = std::abs(std::exp(static_cast<double>(trainer[t])) -
+                                       std::exp(static_cast<double>(rollout[t])));
+    sum += difference;
+    count += 1;
+    largest = std::max(largest, difference);
+    largest_log = std::max(largest_log, std::abs(static_cast<double>(trainer[t]) -
+                                                 static_cast<double>(rollout[t])));
+  }
+  if (count == 0) return {};
+  metrics.add("training/rollout_probs_diff_mean", sum / count, Reduction::kMean, count);
+  metrics.add("training/rollout_probs_diff_max", largest, Reduction::kMax);
+  metrics.add("training/rollout_log_probs_diff_max", largest_log, Reduction::kMax);
+  return {};
+}
+
+}  // namespace
+
+result<std::unique_ptr<PolicyWorker>> PolicyWorker::create(runtime::WorkerContext& context,
+                                                           const TrainWorkerOptions& options) {
+  TROUPE_TRY(auto engine, TrainEngine::create(options.model, options.weights, options.engine,
+                                              &context.collective()));
+  std::unique_ptr<PolicyWorker> worker(new PolicyWorker(context, std::move(engine)));
+  worker->entries_ = std::make_unique<MemoryEntries>(options.memory, context.group());
+  TROUPE_TRY_VOID(worker->entries_->add_engine(*worker->engine_));
+  return worker;
+}
+
+result<Batch> PolicyWorker::log_probs(const Batch& batch, const LogProbRequest& request) {
+  TROUPE_TRY(const Batch local, batch.resolve());
+  TROUPE_TRY(const PackedBatch packed, pack_batch(local));
+  TROUPE_TRY(TokenLogProbs output,
+             engine_->log_probs(packed.pack.view(), request.temperature, false));
+  Batch out(batch.rows());
+  if (request.compare)
+    TROUPE_TRY_VOID(compare_log_probs(local, packed, output.log_probs, out.metrics()));
+  TROUPE_TRY_VOID(
+      out.set(request.column, Column::jagged(std::move(output.log_probs), packed.response_lengths)));
+  return out;
+}
+
+result<Metrics> PolicyWorker::update(const Batch& batch, const PolicyUpdateSettings& settings) {
+  TROUPE_TRY(const Batch local, batch.resolve());
+  TROUPE_TRY(const PackedBatch packed, pack_batch(local));
+  TROUPE_TRY(const std::vector<std::uint8_t> mask, response_mask(local, packed));
+  TROUPE_TRY(const std::vector<float> old_log_probs,
+             token_values(local, column::kOldLogProbs, packed));
+  TROUPE_TRY(const std::vector<float> advantages, token_values(local, column::kAdvantages, packed));
+  std::vector<float> reference;
+  if (local.has(column::kReferenceLogProbs)) {
+    TROUPE_TRY(reference, token_values(local, column::kReferenceLogProbs, packed));
+  }
+  TROUPE_TRY(const Column ids, local.require(column::kSequenceId));
+  const std::vector<std::int64_t> sequence_ids = ids.values<std::int64_t>();
+  const PolicyUpdate update{.old_log_probs = old_log_probs,
+                            .advantages = advantages,
+                            .mask = mask,
+                            .reference_log_probs = reference,
+                            .rollout_weights = {},
+                            .sequence_ids = sequence_ids,
+                            .temperature = settings.temperature,
+                            .loss = settings.loss,
+                            .objective = settings.objective,
+                            .loss_scale_factor = settings.loss_scale_factor};
+  return engine_->update_policy(packed.pack.view(), update);
+}
+
+result<Metrics> PolicyWorker::update_sft(const Batch& batch) {
+  TROUPE_TRY(const Batch local, batch.resolve());
+  TROUPE_TRY(const PackedBatch packed, pack_batch(local));
+  TROUPE_TRY(const std::vector<std::uint8_t> mask, response_mask(local, packed));
+  return engine_->update_sft(packed.pack.view(), mask);
+}
+
+result<Metrics> PolicyWorker::sft_loss(const Batch& batch) {
+  TROUPE_TRY(const Batch local, batch.resolve());
+  TROUPE_TRY(const PackedBatch packed, pack_batch(local));
+  TROUPE_TRY(const std::vector<std::uint8_t> mask, response_mask(local, packed));
+  TROUPE_TRY(const double loss, engine_->sft_loss(packed.pack.view(), mask));
+  Metrics metrics;
+  metrics.add("val/loss", loss, Reduction::kLast);
+  return metrics;
+}
+
+WeightHandle PolicyWorker::weights(WeightVersion version) {
+  return WeightHandle{.tensors = engine_->weights(), .version = version};
+}
+
+}  // namespace troupe::actors

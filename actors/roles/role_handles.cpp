@@ -1,0 +1,162 @@
+#include "actors/roles/role_handles.hpp"
+
+#include "actors/data/prompt_loader.hpp"
+#include "actors/loops/columns.hpp"
+#include "actors/roles/batch_pack.hpp"
+#include "runtime/base/rng.hpp"
+#include "runtime/task/failure.hpp"
+
+#include <numeric>
+#include <utility>
+#include <vector>
+
+namespace troupe::actors {
+
+using runtime::Batch;
+using runtime::Column;
+using runtime::Metrics;
+using runtime::Reduction;
+using runtime::task;
+using runtime::value_or_throw;
+
+namespace {
+
+/// Those of `names` that the batch has.
+Batch select_present(const Batch& batch, std::initializer_list<std::string_view> names) {
+  std::vector<std::string> present;
+  for (const std::string_view name : names) {
+    if (batch.has(name)) present.emplace_back(name);
+  }
+  return value_or_throw(batch.select(present));
+}
+
+/// Rows in an order that `split(ranks)` shares out evenly.
+RowOrder row_order(const Batch& batch, int ranks, bool balance) {
+  if (balance) return value_or_throw(balanced_order(batch, ranks));
+  RowOrder identity;
+  identity.order.resize(static_cast<std::size_t>(batch.rows()));
+  std::iota(identity.order.begin(), identity.order.end(), 0);
+  identity.inverse = identity.order;
+  return identity;
+}
+
+/// The batch with a `sequence_id` column: the row's place in it.
+Batch with_sequence_ids(Batch batch) {
+  std::vector<std::int64_t> ids(static_cast<std::size_t>(batch.rows()));
+  std::iota(ids.begin(), ids.end(), 0);
+  value_or_throw(batch.set(std::string(column::kSequenceId), Column::dense(std::move(ids))));
+  return batch;
+}
+
+/// The mini-batches of epoch `epoch` of update number `update`, rows balanced for `ranks`.
+std::vector<Batch> planned_minibatches(const Batch& batch, const MinibatchPlan& plan,
+                                       std::int64_t update, std::int64_t epoch, int ranks) {
+  const auto stream = static_cast<std::uint64_t>(update * plan.epochs + epoch);
+  std::vector<Batch> parts = batch.minibatches({.rows = plan.rows,
+                                                .shuffle = plan.shuffle,
+                                                .seed = mix_seed(plan.seed, stream),
+                                                .drop_last = false});
+  for (Batch& part : parts) {
+    const RowOrder rows = row_order(part, ranks, plan.balance);
+    part = value_or_throw(part.reorder(rows.order));
+  }
+  return parts;
+}
+
+}  // namespace
+
+task<Batch> LocalRollout::generate(Batch prompts, SamplingOptions sampling) {
+  Batch needed = select_present(prompts, {column::kPrompts, column::kPromptIds, column::kGroup,
+                                          column::kSampleIndex});
+  Batch generated =
+      co_await group_.call<&RolloutWorker::generate>(std::move(needed), std::move(sampling));
+  value_or_throw(prompts.merge(generated));
+  co_return prompts;
+}
+
+task<Batch> LocalReward::score(Batch batch) {
+  Batch needed = select_present(batch, {column::kResponses, column::kDataSource,
+                                        column::kGroundTruth, column::kExtraInfo});
+  Batch scored = co_await group_.call<&RewardWorker::score>(std::move(needed));
+  co_return scored;
+}
+
+task<Batch> LocalReference::log_probs(Batch batch) {
+  Batch needed = request_.compare
+                     ? select_present(batch, {column::kPrompts, column::kResponses,
+                                              column::kResponseMask, column::kRolloutLogProbs})
+                     : select_present(batch, {column::kPrompts, column::kResponses});
+  const RowOrder rows = row_order(needed, group_.mesh().data_parts(), balance_);
+  needed = value_or_throw(needed.reorder(rows.order));
+  Batch found = co_await group_.call<&PolicyWorker::log_probs>(std::move(needed), request_);
+  co_return value_or_throw(found.reorder(rows.inverse));
+}
+
+task<Metrics> LocalPolicy::update(Batch batch) {
+  Batch needed = with_sequence_ids(select_present(
+      batch, {column::kPrompts, column::kResponses, column::kResponseMask, column::kOldLogProbs,
+              column::kAdvantages, column::kReferenceLogProbs}));
+  Metrics metrics;
+  for (std::int64_t epoch = 0; epoch < plan_.epochs; ++epoch) {
+    const std::vector<Batch> parts =
+        planned_minibatches(needed, plan_, updates_, epoch, group_.mesh().data_parts());
+    for (const Batch& part : parts) {
+      PolicyUpdateSettings settings = settings_;
+      settings.objective.loss.seed =
+          mix_seed(settings_.objective.loss.seed,
+                   static_cast<std::uint64_t>(updates_ * plan_.epochs + epoch));
+      Metrics step = co_await group_.call<&PolicyWorker::update>(part, std::move(settings));
+      value_or_throw(metrics.merge(step));
+    }
+  }
+  ++updates_;
+  co_return metrics;
+}
+
+task<Batch> LocalCritic::values(Batch batch) {
+  Batch needed = select_present(batch, {column::kPrompts, column::kResponses});
+  const RowOrder rows = row_order(needed, group_.mesh().data_parts(), plan_.balance);
+  needed = value_or_throw(needed.reorder(rows.order));
+  Batch found = co_await group_.call<&CriticWorker::values>(std::move(needed));
+  co_return value_or_throw(found.reorder(rows.inverse));
+}
+
+task<Metrics> LocalCritic::update(Batch batch) {
+  Batch needed = select_present(batch, {column::kPrompts, column::kResponses, column::kResponseMask,
+                                        column::kValues, column::kReturns});
+  Metrics metrics;
+  for (std::int64_t epoch = 0; epoch < plan_.epochs; ++epoch) {
+    const std::vector<Batch> parts =
+        planned_minibatches(needed, plan_, updates_, epoch, group_.mesh().data_parts());
+    for (const Batch& part : parts) {
+      Metrics step = co_await group_.call<&CriticWorker::update>(part, settings_);
+      value_or_throw(metrics.merge(step));
+    }
+  }
+  ++updates_;
+  co_return metrics;
+}
+
+task<std::int64_t> LocalWeights::publish_as(WeightVersion version) {
+  std::vector<WeightHandle> handles = co_await policy_.call<&PolicyWorker::weights>(version);
+  std::int64_t bytes = 0;
+  for (const WeightHandle& handle : handles) {
+    for (const NamedTensor& tensor : handle.tensors)
+      bytes += static_cast<std::int64_t>(tensor.data.size_bytes());
+  }
+  co_await rollout_.call<&RolloutWorker::load_weights>(std::move(handles));
+  version_ = version;
+  co_return bytes;
+}
+
+task<Metrics> LocalWeights::publish() {
+  const std::int64_t bytes = co_await publish_as(WeightVersion{version_.value + 1});
+  Metrics metrics;
+  metrics.add("update_weights/bytes", static_cast<double>(bytes), Reduction::kSum);
+  metrics.add("training/weight_version", static_cast<double>(version_.value), Reduction::kLast);
+  co_return metrics;
+}
+
+task<void> LocalWeights::publish_present() { co_await publish_as(version_); }
+
+}  // namespace troupe::actors

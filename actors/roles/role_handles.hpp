@@ -1,0 +1,128 @@
+#pragma once
+
+// The roles of a cast over worker groups of this process: what a loop awaits.
+//
+// A handle selects the columns that its workers need, shares rows out evenly, calls the group and
+// puts the results back into the caller's row order. Payload stays with the ranks.
+// **Ownership:** borrows the group, which the world owns.
+// **Threads:** controller's thread.
+// **Invariants:** row i of a result belongs to row i of the argument.
+
+#include "actors/loops/world.hpp"
+#include "actors/roles/critic_worker.hpp"
+#include "actors/roles/policy_worker.hpp"
+#include "actors/roles/reward_worker.hpp"
+#include "actors/roles/rollout_worker.hpp"
+#include "runtime/group/worker_group.hpp"
+
+#include <cstdint>
+#include <string>
+
+namespace troupe::actors {
+
+class LocalRollout {
+ public:
+  explicit LocalRollout(runtime::WorkerGroup<RolloutWorker>& group) : group_(group) {}
+  /// `prompts` with the generated columns merged in.
+  runtime::task<runtime::Batch> generate(runtime::Batch prompts, SamplingOptions sampling);
+
+ private:
+  runtime::WorkerGroup<RolloutWorker>& group_;
+};
+
+class LocalReward {
+ public:
+  explicit LocalReward(runtime::WorkerGroup<RewardWorker>& group) : group_(group) {}
+  runtime::task<runtime::Batch> score(runtime::Batch batch);
+
+ private:
+  runtime::WorkerGroup<RewardWorker>& group_;
+};
+
+/// Mini-batches of an update.
+struct MinibatchPlan {
+  std::int64_t rows = 0;  ///< samples per optimizer step over all ranks
+  std::int64_t epochs = 1;
+  bool shuffle = false;
+  std::uint64_t seed = 0;
+  bool balance = true;  ///< share rows out by tokens
+};
+
+class LocalReference {
+ public:
+  LocalReference(runtime::WorkerGroup<PolicyWorker>& group, LogProbRequest request, bool balance)
+      : group_(group), request_(std::move(request)), balance_(balance) {}
+  runtime::task<runtime::Batch> log_probs(runtime::Batch batch);
+
+ private:
+  runtime::WorkerGroup<PolicyWorker>& group_;
+  LogProbRequest request_;
+  bool balance_;
+};
+
+class LocalPolicy {
+ public:
+  LocalPolicy(runtime::WorkerGroup<PolicyWorker>& group, LogProbRequest request,
+              PolicyUpdateSettings settings, MinibatchPlan plan)
+      : group_(group),
+        current_(group, std::move(request), plan.balance),
+        settings_(std::move(settings)),
+        plan_(plan) {}
+  runtime::task<runtime::Batch> log_probs(runtime::Batch batch) {
+    return current_.log_probs(std::move(batch));
+  }
+  /// All epochs over all mini-batches; the metrics of their steps are merged.
+  runtime::task<runtime::Metrics> update(runtime::Batch batch);
+
+  /// Updates so far; seeds the shuffle, so it is part of a checkpoint.
+  std::int64_t updates() const { return updates_; }
+  void set_updates(std::int64_t count) { updates_ = count; }
+
+ private:
+  runtime::WorkerGroup<PolicyWorker>& group_;
+  LocalReference current_;
+  PolicyUpdateSettings settings_;
+  MinibatchPlan plan_;
+  std::int64_t updates_ = 0;
+};
+
+class LocalCritic {
+ public:
+  LocalCritic(runtime::WorkerGroup<CriticWorker>& group, ValueUpdateSettings settings,
+              MinibatchPlan plan)
+      : group_(group), settings_(settings), plan_(plan) {}
+  runtime::task<runtime::Batch> values(runtime::Batch batch);
+  runtime::task<runtime::Metrics> update(runtime::Batch batch);
+  std::int64_t updates() const { return updates_; }
+  void set_updates(std::int64_t count) { updates_ = count; }
+
+ private:
+  runtime::WorkerGroup<CriticWorker>& group_;
+  ValueUpdateSettings settings_;
+  MinibatchPlan plan_;
+  std::int64_t updates_ = 0;
+};
+
+/// Publishes the policy's weights to the rollout ranks, rank i to rank i, and counts versions.
+class LocalWeights {
+ public:
+  LocalWeights(runtime::WorkerGroup<PolicyWorker>& policy,
+               runtime::WorkerGroup<RolloutWorker>& rollout)
+      : policy_(policy), rollout_(rollout) {}
+  /// Metrics `update_weights/bytes` and `training/weight_version`.
+  runtime::task<runtime::Metrics> publish();
+  /// Publishes again under the present version: after a start or a resume.
+  runtime::task<void> publish_present();
+
+  WeightVersion version() const { return version_; }
+  void set_version(WeightVersion version) { version_ = version; }
+
+ private:
+  runtime::task<std::int64_t> publish_as(WeightVersion version);
+
+  runtime::WorkerGroup<PolicyWorker>& policy_;
+  runtime::WorkerGroup<RolloutWorker>& rollout_;
+  WeightVersion version_{0};
+};
+
+}  // namespace troupe::actors

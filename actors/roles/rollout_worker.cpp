@@ -1,0 +1,133 @@
+#include "actors/roles/rollout_worker.hpp"
+
+#include "actors/data/prompt_loader.hpp"
+#include "actors/loops/columns.hpp"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace troupe::actors {
+namespace {
+
+using runtime::Batch;
+using runtime::Column;
+using runtime::Metrics;
+using runtime::Reduction;
+
+/// One request per stretch of rows with the same prompt and group.
+result<std::vector<GenerateRequest>> requests_of(const Batch& batch,
+                                                 const SamplingOptions& sampling) {
+  TROUPE_TRY(const Column prompts, batch.require(column::kPrompts));
+  TROUPE_TRY(const Column ids, batch.require(column::kPromptIds));
+  TROUPE_TRY(const Column groups, batch.require(column::kGroup));
+  TROUPE_TRY(const Column indices, batch.require(column::kSampleIndex));
+  std::vector<GenerateRequest> requests;
+  for (std::int64_t row = 0; row < batch.rows(); ++row) {
+    const auto sample = static_cast<std::uint32_t>(indices.scalar<std::int64_t>(row));
+    const bool same = row > 0 &&
+                      groups.scalar<std::int64_t>(row) == groups.scalar<std::int64_t>(row - 1) &&
+                      ids.scalar<std::int64_t>(row) == ids.scalar<std::int64_t>(row - 1);
+    if (same) {
+      requests.back().sample_indices.push_back(sample);
+      continue;
+    }
+    const auto prompt = prompts.row<std::int32_t>(row);
+    requests.push_back(
+        GenerateRequest{.prompt_id = static_cast<std::uint64_t>(ids.scalar<std::int64_t>(row)),
+                        .sample_indices = {sample},
+                        .prompt = {prompt.begin(), prompt.end()},
+                        .sampling = sampling,
+                        .prefixes = {}});
+  }
+  return requests;
+}
+
+/// Columns of finished sequences, which come in row order.
+result<Batch> batch_of(std::vector<GeneratedSequence> sequences) {
+  std::vector<std::int32_t> tokens;
+  std::vector<std::uint8_t> mask;
+  std::vector<float> log_probs;
+  std::vector<std::int64_t> versions;
+  std::vector<std::int64_t> lengths;
+  std::vector<std::string> reasons;
+  Batch out(static_cast<std::int64_t>(sequences.size()));
+  for (const GeneratedSequence& sequence : sequences) {
+    lengths.push_back(static_cast<std::int64_t>(sequence.tokens.size()));
+    tokens.insert(tokens.end(), sequence.tokens.begin(), sequence.tokens.end());
+    log_probs.insert(log_probs.end(), sequence.full_log_probs.begin(),
+                     sequence.full_log_probs.end());
+    for (const WeightVersion version : sequence.versions) versions.push_back(version.value);
+    mask.resize(tokens.size(), sequence.reason == StopReason::kFailed ? 0 : 1);
+    reasons.emplace_back(stop_reason_name(sequence.reason));
+  }
+  TROUPE_TRY_VOID(out.set(std::string(column::kResponses), Column::jagged(std::move(tokens), lengths)));
+  TROUPE_TRY_VOID(out.set(std::string(column::kResponseMask), Column::jagged(std::move(mask), lengths)));
+  TROUPE_TRY_VOID(
+      out.set(std::string(column::kRolloutLogProbs), Column::jagged(std::move(log_probs), lengths)));
+  TROUPE_TRY_VOID(out.set(std::string(column::kVersions), Column::jagged(std::move(versions), lengths)));
+  TROUPE_TRY_VOID(out.set(std::string(column::kStopReason), Column::strings(reasons)));
+  return out;
+}
+
+void add_stats(const RolloutStats& stats, Metrics& metrics) {
+  const auto add = [&](std::string_view name, std::int64_t value) {
+    metrics.add(name, static_cast<double>(value), Reduction::kSum);
+  };
+  add("rollout/tokens_generated", stats.tokens_generated);
+  add("rollout/prefill_tokens", stats.prefill_tokens);
+  add("rollout/prefix_tokens_shared", stats.prefix_tokens_shared);
+  add("rollout/preemptions", stats.preemptions);
+  add("rollout/failed", stats.failed);
+  metrics.add("rollout/engine_s", stats.step_s, Reduction::kMax);
+}
+
+}  // namespace
+
+result<std::unique_ptr<RolloutWorker>> RolloutWorker::create(runtime::WorkerContext& context,
+                                                             const Options& options) {
+  TROUPE_TRY(auto engine, RolloutEngine::create(options.model, options.engine));
+  std::unique_ptr<RolloutWorker> worker(new RolloutWorker(context, std::move(engine)));
+  RolloutEngine& owned = *worker->engine_;
+  worker->entries_ = std::make_unique<MemoryEntries>(options.memory, context.group());
+  const Bytes weights{options.model.parameter_count() * static_cast<std::int64_t>(sizeof(float))};
+  TROUPE_TRY_VOID(worker->entries_->add("weights", weights, runtime::Eviction::kNever,
+                                        runtime::Residency::kResident));
+  runtime::MemoryActions moves{.load = [&owned] { return owned.acquire_kv(); },
+                               .offload = {},
+                               .drop =
+                                   [&owned]() -> result<void> {
+                                     owned.release_kv();
+                                     return {};
+                                   }};
+  TROUPE_TRY_VOID(worker->entries_->add("kv cache", owned.kv_bytes(), runtime::Eviction::kDrop,
+                                        runtime::Residency::kResident, std::move(moves)));
+  return worker;
+}
+
+result<Batch> RolloutWorker::generate(const Batch& prompts, const SamplingOptions& sampling) {
+  if (!engine_->kv_resident()) TROUPE_TRY_VOID(engine_->acquire_kv());
+  TROUPE_TRY(const Batch local, prompts.resolve());
+  TROUPE_TRY(std::vector<GenerateRequest> requests, requests_of(local, sampling));
+  engine_->reset_stats();
+  TROUPE_TRY(std::vector<GeneratedSequence> sequences,
+             engine_->generate(std::move(requests), context_.deadline()));
+  TROUPE_TRY(Batch out, batch_of(std::move(sequences)));
+  add_stats(engine_->stats(), out.metrics());
+  return out;
+}
+
+result<void> RolloutWorker::load_weights(const WeightHandle& weights) {
+  return engine_->load_weights(weights.tensors, weights.version);
+}
+
+result<void> RolloutWorker::release_kv() {
+  engine_->release_kv();
+  return {};
+}
+
+RolloutMemory RolloutWorker::memory() const {
+  return RolloutMemory{.weights = engine_->weight_bytes(), .kv_cache = engine_->kv_bytes()};
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,74 @@
+#pragma once
+
+// The rollout rank: one engine, driven by batches.
+//
+// **Ownership:** owns its engine; shares the tokenizer, which is immutable.
+// **Threads:** the engine thread of its rank only.
+// **Invariants:** row i of a result belongs to row i of the prompts; rows of one prompt that lie
+// side by side share one prefill.
+
+#include "actors/model/model_config.hpp"
+#include "actors/roles/memory_entries.hpp"
+#include "actors/roles/weight_handle.hpp"
+#include "actors/rollout/rollout_engine.hpp"
+#include "runtime/batch/batch.hpp"
+#include "runtime/group/dispatch.hpp"
+#include "runtime/group/worker_context.hpp"
+
+#include <memory>
+#include <tuple>
+#include <utility>
+
+namespace troupe::actors {
+
+struct RolloutMemory {
+  Bytes weights;
+  Bytes kv_cache;
+};
+
+class RolloutWorker {
+ public:
+  struct Options {
+    ModelConfig model;
+    EngineOptions engine;
+    runtime::DeviceMemory* memory = nullptr;  ///< ledger of the rank's device, if it has one
+  };
+  static result<std::unique_ptr<RolloutWorker>> create(runtime::WorkerContext& context,
+                                                       const Options& options);
+
+  /// Prompt columns (`prompts`, `prompt_ids`, `group`, `sample_index`) → `responses`,
+  /// `response_mask`, `rollout_log_probs`, `weight_versions`, `stop_reason`, with metrics
+  /// `rollout/*`. A sequence that fails (NaN logits) has mask 0 and is counted; it never trains.
+  result<runtime::Batch> generate(const runtime::Batch& prompts, const SamplingOptions& sampling);
+
+  /// Packs the tensors of a publication; the handle's rank must not update meanwhile.
+  result<void> load_weights(const WeightHandle& weights);
+
+  /// Frees the KV cache; the next `generate` takes it again.
+  result<void> release_kv();
+
+  /// Bytes of packed weights, and of the KV cache when it is there.
+  RolloutMemory memory() const;
+
+  static constexpr auto methods() {
+    using namespace runtime;
+    return std::tuple{
+        method<&RolloutWorker::generate>("generate", args(scatter, broadcast), returns(concat))
+            .phase("rollout")
+            .keep_columns(),
+        method<&RolloutWorker::load_weights>("load_weights", args(per_rank), returns(none))
+            .phase("publish"),
+        method<&RolloutWorker::release_kv>("release_kv", args(), returns(none)),
+        method<&RolloutWorker::memory>("memory", args(), returns(all))};
+  }
+
+ private:
+  RolloutWorker(runtime::WorkerContext& context, std::unique_ptr<RolloutEngine> engine)
+      : context_(context), engine_(std::move(engine)) {}
+
+  runtime::WorkerContext& context_;
+  std::unique_ptr<RolloutEngine> engine_;
+  std::unique_ptr<MemoryEntries> entries_;  // after the engine that it points to
+};
+
+}  // namespace troupe::actors

@@ -1,0 +1,270 @@
+#include "apps/training/train_app.hpp"
+
+#include "actors/loops/synchronous.hpp"
+#include "actors/loops/validation.hpp"
+#include "actors/train/train_engine.hpp"
+#include "apps/training/run_state.hpp"
+#include "apps/training/trace_calls.hpp"
+#include "apps/training/train_inputs.hpp"
+#include "runtime/base/log.hpp"
+#include "runtime/observe/idle_share.hpp"
+#include "runtime/observe/metrics_writer.hpp"
+#include "runtime/observe/progress.hpp"
+#include "runtime/observe/text_file.hpp"
+#include "runtime/task/executor.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace troupe::apps {
+namespace {
+
+using actors::LocalWorld;
+using actors::StepReport;
+using runtime::Batch;
+using runtime::Checkpoint;
+using runtime::Config;
+using runtime::Metrics;
+using runtime::Reduction;
+using runtime::task;
+using runtime::value_or_throw;
+
+class Trainer {
+ public:
+  Trainer(const Config& config, const TrainInputs& inputs, std::int64_t steps_total,
+          actors::AdvantageStep advantage, const std::atomic<bool>* stop)
+      : config_(config),
+        inputs_(inputs),
+        steps_total_(steps_total),
+        folder_(run_folder(config)),
+        advantage_(std::move(advantage)),
+        stop_(stop),
+        calls_(trace_),
+        progress_(stderr, runtime::ProgressLine::options_for(stderr), clock_) {}
+
+  result<TrainSummary> run(const TrainingRegistries& registries,
+                           const actors::LocalWorldOptions& options);
+
+ private:
+  task<void> main(std::optional<Checkpoint> checkpoint);
+  task<void> resume(const Checkpoint& checkpoint);
+  task<void> one_step();
+  task<void> validate(Metrics& metrics);
+  task<void> save();
+  task<void> export_model();
+  void report(const StepReport& report);
+  bool due(const char* key) const;
+  bool stopping() const { return stop_ != nullptr && stop_->load(); }
+  std::filesystem::path file(const char* name) const {
+    return std::filesystem::path(folder_) / name;
+  }
+
+  const Config& config_;
+  const TrainInputs& inputs_;
+  const std::int64_t steps_total_;
+  const std::string folder_;
+  actors::AdvantageStep advantage_;
+  const std::atomic<bool>* stop_;
+  SteadyClock clock_;
+  runtime::Trace trace_;
+  TraceCalls calls_;
+  runtime::ProgressLine progress_;
+  runtime::PullMeter meter_;
+  std::unique_ptr<LocalWorld> world_;
+  std::optional<actors::Cast<LocalWorld>> cast_;
+  std::optional<runtime::MetricsWriter> writer_;
+  RunState state_;
+  TrainSummary summary_;
+};
+
+bool Trainer::due(const char* key) const {
+  const auto every = config_.get<std::int64_t>(key);
+  return state_.step == steps_total_ || (every > 0 && state_.step % every == 0);
+}
+
+task<void> Trainer::resume(const Checkpoint& checkpoint) {
+  const std::string text = value_or_throw(checkpoint.state("trainer"));
+  state_ = value_or_throw(RunState::from_json(text));
+  co_await world_->load(checkpoint);
+  actors::KlController controller = advantage_.kl_controller();
+  controller.beta = state_.kl_coefficient;
+  advantage_.set_kl_controller(controller);
+  world_->weights().set_version(state_.weight_version);
+  world_->policy().set_updates(state_.actor_updates);
+  if (world_->critic() != nullptr) world_->critic()->set_updates(state_.critic_updates);
+  progress_.say(fmt::format("resumed from {}, step {}", checkpoint.folder().string(), state_.step));
+}
+
+task<void> Trainer::validate(Metrics& metrics) {
+  if (!inputs_.validation) co_return;
+  const TimePoint begin = clock_.now();
+  const auto samples = config_.get<std::int64_t>("actor_rollout_ref.rollout.val_kwargs.n");
+  Metrics found = co_await actors::validate<LocalWorld>(
+      world_->rollout(), world_->reward(), inputs_.validation->all(), samples,
+      sampling_options(config_, *inputs_.policy, true));
+  std::map<std::string, double> values;
+  for (const auto& [name, entry] : found) values[name] = entry.value().value_or(0);
+  if (summary_.first_validation.empty()) summary_.first_validation = values;
+  summary_.last_validation = std::move(values);
+  value_or_throw(metrics.merge(found));
+  metrics.add("timing_s/testing", seconds(clock_.now() - begin), Reduction::kSum);
+}
+
+task<void> Trainer::save() {
+  const runtime::ScopedSpan span(&trace_, {"controller", "controller"}, "save_checkpoint",
+                                 "io", state_.step);
+  value_or_throw(writer_->sync());
+  runtime::CheckpointWriter writer = value_or_throw(runtime::CheckpointWriter::begin(
+      {.root = folder_,
+       .step = state_.step,
+       .keep = config_.get_optional<std::int64_t>("trainer.max_actor_ckpt_to_keep").value_or(0)}));
+  co_await world_->save(writer);
+  value_or_throw(writer.add_state("trainer", state_.to_json()));
+  const std::string yaml = config_.to_yaml();
+  value_or_throw(writer.add_blob("config.yaml", std::as_bytes(std::span(yaml))));
+  summary_.checkpoint = value_or_throw(writer.commit());
+}
+
+task<void> Trainer::export_model() {
+  const actors::WeightHandle weights = co_await world_->policy_weights();
+  summary_.model = file("huggingface");
+  value_or_throw(actors::save_hf_folder(
+      summary_.model, inputs_.policy->config(), weights.tensors,
+      {.tokenizer_folder = inputs_.policy->tokenizer_folder()}));
+}
+
+void Trainer::report(const StepReport& report) {
+  value_or_throw(writer_->write(report.step, report.metrics));
+  if (!config_.get<bool>("trainer.progress")) return;
+  runtime::ProgressReport line;
+  line.step = report.step;
+  line.steps_total = steps_total_;
+  line.reward = report.metrics.value("critic/score/mean");
+  line.response_length = report.metrics.value("response_length/mean");
+  line.tokens_per_second = report.metrics.value("perf/throughput");
+  for (const auto& [name, entry] : report.metrics) {
+    if (name.starts_with("val-core/") && name.find("/acc/mean@") != std::string::npos)
+      line.note = fmt::format("val {:.3f}", entry.value().value_or(0));
+  }
+  progress_.update(line);
+}
+
+task<void> Trainer::one_step() {
+  const std::int64_t step = state_.step + 1;
+  calls_.set_step(step);
+  const TimePoint begin = clock_.now();
+  const std::int64_t bytes_before = meter_.bytes();
+  actors::PromptLoader::Step prompts = value_or_throw(inputs_.train->next(state_.cursor));
+  const std::int64_t epoch = state_.cursor.epoch;
+  StepReport report = co_await actors::synchronous_step(*cast_, prompts.batch, step);
+  const double taken = seconds(clock_.now() - begin);
+  summary_.train_seconds += taken;
+
+  state_.step = step;
+  state_.cursor = prompts.next;
+  state_.kl_coefficient = advantage_.kl_controller().beta;
+  state_.weight_version = world_->weights().version();
+  state_.actor_updates = world_->policy().updates();
+  if (world_->critic() != nullptr) state_.critic_updates = world_->critic()->updates();
+
+  Metrics& metrics = report.metrics;
+  const double devices = config_.get<int>("trainer.n_gpus_per_node");
+  const double rows = static_cast<double>(prompts.batch.rows() * cast_->group_size);
+  metrics.add("training/global_step", static_cast<double>(step), Reduction::kLast);
+  metrics.add("training/epoch", static_cast<double>(epoch), Reduction::kLast);
+  metrics.add("perf/time_per_step", taken, Reduction::kLast);
+  metrics.add("perf/throughput",
+              metrics.value("perf/total_num_tokens").value_or(0) / (taken * devices),
+              Reduction::kLast);
+  metrics.add("perf/controller_bytes_per_row",
+              static_cast<double>(meter_.bytes() - bytes_before) / rows, Reduction::kLast);
+  const auto idle = runtime::idle_share(calls_.take_spans(), begin, clock_.now());
+  metrics.add("perf/rank_idle_share", idle.mean, Reduction::kLast);
+  if (due("trainer.test_freq")) co_await validate(metrics);
+  this->report(report);  // before the checkpoint: a resumed run keeps the rows up to its step
+  if (due("trainer.save_freq") || stopping()) co_await save();
+}
+
+task<void> Trainer::main(std::optional<Checkpoint> checkpoint) {
+  if (checkpoint) {
+    co_await resume(*checkpoint);
+  } else {
+    state_.cursor.seed = static_cast<std::uint64_t>(config_.get<std::int64_t>("data.seed"));
+    state_.kl_coefficient = advantage_.kl_controller().beta;
+  }
+  const std::optional<std::int64_t> resumed =
+      checkpoint ? std::optional(state_.step) : std::nullopt;
+  writer_.emplace(
+      value_or_throw(runtime::MetricsWriter::open(file("metrics.jsonl").string(), resumed)));
+  summary_.first_step = state_.step + 1;
+  co_await world_->weights().publish_present();
+  const bool only = config_.get<bool>("trainer.val_only");
+  if (!checkpoint && (only || config_.get<bool>("trainer.val_before_train"))) {
+    StepReport first{.step = 0, .metrics = {}};
+    calls_.set_step(0);
+    co_await validate(first.metrics);
+    this->report(first);
+  }
+  while (!only && state_.step < steps_total_ && !stopping()) co_await one_step();
+  summary_.last_step = state_.step;
+  summary_.stopped = !only && state_.step < steps_total_;
+  if (!only && !summary_.stopped) co_await export_model();
+}
+
+result<TrainSummary> Trainer::run(const TrainingRegistries& registries,
+                                  const actors::LocalWorldOptions& options) {
+  TROUPE_TRY(auto checkpoint, checkpoint_to_resume(config_, folder_));
+  std::error_code failure;
+  std::filesystem::create_directories(folder_, failure);
+  if (failure) return fail(ErrorCode::kIo, "{}: {}", folder_, failure.message());
+  summary_.run_folder = folder_;
+  if (checkpoint) summary_.checkpoint = checkpoint->folder();
+
+  runtime::ActorSystem system;
+  actors::LocalWorldOptions traced = options;
+  traced.trace = &calls_;
+  TROUPE_TRY(world_, LocalWorld::create(system, traced, inputs_.policy->tokenizer(),
+                                        registries.rewards));
+  cast_.emplace(actors::Cast<LocalWorld>{
+      .world = *world_,
+      .rollout = world_->rollout(),
+      .reward = world_->reward(),
+      .policy = world_->policy(),
+      .reference = world_->reference(),
+      .critic = world_->critic(),
+      .weights = world_->weights(),
+      .advantage = advantage_,
+      .sampling = sampling_options(config_, *inputs_.policy, false),
+      .group_size = config_.get<std::int64_t>("actor_rollout_ref.rollout.n"),
+      .critic_warmup_steps = config_.get<std::int64_t>("trainer.critic_warmup"),
+      .meter = &meter_});
+  TROUPE_TRY_VOID(runtime::write_text_file(file("config.yaml").string(), config_.to_yaml()));
+  runtime::Executor executor(&clock_);
+  auto done = executor.run(main(std::move(checkpoint)));
+  progress_.finish();
+  if (config_.get<bool>("trainer.trace")) {
+    auto written = trace_.write(file("trace.json").string());
+    if (!written) log::warn("{}", written.error().to_string());
+  }
+  world_.reset();  // before the actor system goes
+  if (!done) return fail(std::move(done).error());
+  return summary_;
+}
+
+}  // namespace
+
+result<TrainSummary> train(const Config& config, const TrainingRegistries& registries,
+                           const std::atomic<bool>* stop) {
+  actors::gemm_self_test();
+  TROUPE_TRY(const TrainInputs inputs, open_inputs(config, registries));
+  const std::int64_t steps = total_steps(config, *inputs.train);
+  TROUPE_TRY(const auto options, world_options(config, inputs, registries, steps));
+  TROUPE_TRY(auto advantage, advantage_step_options(config, registries.advantages));
+  Trainer trainer(config, inputs, steps, actors::AdvantageStep(std::move(advantage)), stop);
+  return trainer.run(registries, options);
+}
+
+}  // namespace troupe::apps

@@ -1,0 +1,152 @@
+#include "apps/training/train_inputs.hpp"
+
+#include "runtime/base/log.hpp"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+namespace troupe::apps {
+
+using runtime::Checkpoint;
+using runtime::Config;
+
+namespace {
+
+result<std::unique_ptr<ModelBundle>> open_same_shape(const std::string& key,
+                                                     const std::string& folder,
+                                                     const ModelOptions& options,
+                                                     const ModelBundle& policy) {
+  TROUPE_TRY(auto bundle, ModelBundle::open(folder, options));
+  if (bundle->config().vocab_size != policy.config().vocab_size)
+    return fail(ErrorCode::kConflict, "{}: {}: vocab_size {}, the policy has {}", key, folder,
+                bundle->config().vocab_size, policy.config().vocab_size);
+  return bundle;
+}
+
+}  // namespace
+
+result<actors::PromptLoader> open_prompts(const Config& config, const ModelBundle& model,
+                                          const actors::RewardRegistry& rewards, bool training) {
+  const std::string key = training ? "data.train_files" : "data.val_files";
+  const auto files = config.get<std::vector<std::string>>(key);
+  const auto most =
+      config.get<std::int64_t>(training ? "data.train_max_samples" : "data.val_max_samples");
+  TROUPE_TRY(auto dataset, actors::Dataset::load(files, dataset_options(config, most)));
+  if (config.get<std::string>("reward.name") == "auto") {
+    for (const actors::PromptRow& row : dataset.rows()) {
+      if (!rewards.covers(row.data_source))
+        return fail(ErrorCode::kConfig, "{}: row {}: no reward for data_source '{}', known: {}", key,
+                    row.prompt_id, row.data_source, fmt::join(rewards.names(), ", "));
+    }
+  }
+  const std::int64_t batch =
+      training ? config.get<std::int64_t>("data.train_batch_size")
+               : config.get_optional<std::int64_t>("data.val_batch_size").value_or(dataset.size());
+  return actors::PromptLoader::create(
+      std::move(dataset),
+      [&model](std::span<const actors::Message> messages) { return model.encode_prompt(messages); },
+      loader_options(config, batch, training));
+}
+
+result<TrainInputs> open_inputs(const Config& config, const TrainingRegistries& registries) {
+  TrainInputs inputs;
+  const auto path = config.get<std::string>("actor_rollout_ref.model.path");
+  if (path.empty()) return config.refuse("actor_rollout_ref.model.path", "names no model folder");
+  if (config.get<std::vector<std::string>>("data.train_files").empty())
+    return config.refuse("data.train_files", "names no file");
+  TROUPE_TRY(inputs.policy, ModelBundle::open(path, model_options(config)));
+  const auto longest = config.get<std::int64_t>("data.max_prompt_length") +
+                       config.get<std::int64_t>("data.max_response_length");
+  if (config.get<std::int64_t>("data.max_response_length") >= inputs.policy->config().positions_max)
+    return config.refuse("data.max_response_length", "leaves no room in {} positions of {}",
+                         inputs.policy->config().positions_max, path);
+  if (longest > inputs.policy->config().positions_max)
+    log::warn("data: prompt + response may take {} tokens, the model has {} positions; prompts "
+              "that leave no room for a response are refused",
+              longest, inputs.policy->config().positions_max);
+  const auto reference = config.get_optional<std::string>("actor_rollout_ref.ref.path");
+  if (reference && wants_reference(config)) {
+    TROUPE_TRY(inputs.reference, open_same_shape("actor_rollout_ref.ref.path", *reference, {},
+                                                 *inputs.policy));
+  }
+  const auto critic = config.get_optional<std::string>("critic.model.path");
+  if (critic && wants_critic(config)) {
+    TROUPE_TRY(inputs.critic,
+               open_same_shape("critic.model.path", *critic, {}, *inputs.policy));
+  }
+  TROUPE_TRY(inputs.train, open_prompts(config, *inputs.policy, registries.rewards, true));
+  if (!config.get<std::vector<std::string>>("data.val_files").empty()) {
+    TROUPE_TRY(inputs.validation, open_prompts(config, *inputs.policy, registries.rewards, false));
+  }
+  return inputs;
+}
+
+std::int64_t total_steps(const Config& config, const actors::PromptLoader& train) {
+  const std::int64_t by_epochs =
+      config.get<std::int64_t>("trainer.total_epochs") * train.batches_per_epoch();
+  return std::min(config.get_optional<std::int64_t>("trainer.total_training_steps")
+                      .value_or(by_epochs),
+                  by_epochs);
+}
+
+result<actors::LocalWorldOptions> world_options(const Config& config, const TrainInputs& inputs,
+                                                const TrainingRegistries& registries,
+                                                std::int64_t steps) {
+  actors::LocalWorldOptions options;
+  options.devices = config.get<int>("trainer.n_gpus_per_node");
+  options.device_memory = device_memory(config);
+  options.reward_workers = config.get<int>("reward.num_workers");
+  const auto rule = config.get<std::string>("reward.name");
+  if (rule != "auto") options.reward_rule = rule;
+  options.call_deadline = std::chrono::duration_cast<Duration>(
+      std::chrono::duration<double>(config.get<double>("trainer.call_timeout_s")));
+  options.temperature =
+      static_cast<float>(config.get<double>("actor_rollout_ref.rollout.temperature"));
+
+  const std::string actor = "actor_rollout_ref.actor";
+  options.policy.model = inputs.policy->config();
+  options.policy.weights = inputs.policy->weights().tensors();
+  TROUPE_TRY(options.policy.engine,
+             train_engine_options(config, actor, steps * updates_per_step(config, actor)));
+  options.policy.plan = minibatch_plan(config, actor);
+  options.policy.log_prob_tokens_max = config.get<std::int64_t>(
+      "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu");
+  TROUPE_TRY(options.policy_update, policy_update_settings(config, registries.losses));
+  if (wants_reference(config)) {
+    options.reference = options.policy;
+    options.reference->log_prob_tokens_max =
+        config.get<std::int64_t>("actor_rollout_ref.ref.log_prob_max_token_len_per_gpu");
+    if (inputs.reference) {
+      options.reference->model = inputs.reference->config();
+      options.reference->weights = inputs.reference->weights().tensors();
+    }
+  }
+  if (wants_critic(config)) {
+    const ModelBundle& first = inputs.critic ? *inputs.critic : *inputs.policy;
+    options.critic = actors::TrainedRole{.model = first.config(),
+                                         .weights = first.weights().tensors(),
+                                         .engine = {},
+                                         .plan = minibatch_plan(config, "critic"),
+                                         .log_prob_tokens_max = 0};
+    TROUPE_TRY(options.critic->engine,
+               train_engine_options(config, "critic", steps * updates_per_step(config, "critic")));
+    TROUPE_TRY(options.value_update, value_update_settings(config));
+  }
+  options.rollout = engine_options(config, *inputs.policy);
+  return options;
+}
+
+result<std::optional<Checkpoint>> checkpoint_to_resume(const Config& config,
+                                                       const std::string& folder) {
+  const auto mode = config.get<std::string>("trainer.resume_mode");
+  if (mode == "disable") return std::optional<Checkpoint>();
+  if (mode == "auto") return Checkpoint::latest(folder);
+  TROUPE_TRY(auto checkpoint,
+             Checkpoint::open(*config.get_optional<std::string>("trainer.resume_from_path")));
+  return std::optional<Checkpoint>(std::move(checkpoint));
+}
+
+}  // namespace troupe::apps

@@ -1,0 +1,48 @@
+#pragma once
+
+// What a training run reads before any rank starts, and the options that follow from it.
+//
+// **Ownership:** `TrainInputs` owns models and data; options made from it borrow the weights.
+// **Threads:** the calling thread.
+// **Invariants:** everything that configuration, models or data can have wrong is found here.
+
+#include "apps/training/train_settings.hpp"
+#include "runtime/checkpoint/checkpoint.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace troupe::apps {
+
+struct TrainInputs {
+  std::unique_ptr<ModelBundle> policy;
+  std::unique_ptr<ModelBundle> reference;  ///< null: the policy's weights
+  std::unique_ptr<ModelBundle> critic;     ///< null: the policy's weights
+  std::optional<actors::PromptLoader> train;
+  std::optional<actors::PromptLoader> validation;
+};
+
+/// The prompts of `data.train_files` or `data.val_files`; with `reward.name` = auto every row must
+/// have a reward.
+result<actors::PromptLoader> open_prompts(const runtime::Config& config, const ModelBundle& model,
+                                          const actors::RewardRegistry& rewards, bool training);
+
+/// Opens models and data. Errors: kConfig naming the key, and those of the files.
+result<TrainInputs> open_inputs(const runtime::Config& config,
+                                const TrainingRegistries& registries);
+
+/// Steps of the run: `trainer.total_training_steps`, at most `trainer.total_epochs` epochs.
+std::int64_t total_steps(const runtime::Config& config, const actors::PromptLoader& train);
+
+result<actors::LocalWorldOptions> world_options(const runtime::Config& config,
+                                                const TrainInputs& inputs,
+                                                const TrainingRegistries& registries,
+                                                std::int64_t steps);
+
+/// The checkpoint to go on from (`trainer.resume_mode`), if there is one. `folder`: the run's.
+result<std::optional<runtime::Checkpoint>> checkpoint_to_resume(const runtime::Config& config,
+                                                                const std::string& folder);
+
+}  // namespace troupe::apps

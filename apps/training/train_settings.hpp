@@ -1,0 +1,73 @@
+#pragma once
+
+// From a resolved configuration to the options of engines, roles and loops.
+//
+// **Threads:** pure functions of the configuration.
+// **Invariants:** every key of the schema that `troupe train` and `sft` accept is read here or in
+// the application that uses it; a name that does not resolve is a kConfig error naming its key.
+
+#include "actors/algorithm/advantage.hpp"
+#include "actors/algorithm/policy_loss.hpp"
+#include "actors/data/prompt_loader.hpp"
+#include "actors/loops/advantage_step.hpp"
+#include "actors/reward/reward.hpp"
+#include "actors/roles/local_world.hpp"
+#include "actors/rollout/sampling_options.hpp"
+#include "apps/training/model_bundle.hpp"
+#include "runtime/config/config.hpp"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace troupe::apps {
+
+/// What a program may add to before it trains: see apps/examples/custom_advantage.
+struct TrainingRegistries {
+  actors::AdvantageRegistry advantages = actors::default_advantages();
+  actors::PolicyLossRegistry losses = actors::default_policy_losses();
+  actors::RewardRegistry rewards = actors::default_rewards();
+};
+
+/// The schema, with the names that the registries add.
+runtime::Schema schema_for(const TrainingRegistries& registries);
+
+bool wants_critic(const runtime::Config& config);
+/// A KL term in the loss or in the reward needs a reference policy.
+bool wants_reference(const runtime::Config& config);
+
+/// How a model folder named in the configuration is opened.
+ModelOptions model_options(const runtime::Config& config);
+
+actors::DatasetOptions dataset_options(const runtime::Config& config, std::int64_t rows_wanted);
+actors::PromptLoaderOptions loader_options(const runtime::Config& config, std::int64_t batch_size,
+                                           bool training);
+
+/// Sampling of training (`rollout.*`) or validation (`rollout.val_kwargs.*`) responses.
+actors::SamplingOptions sampling_options(const runtime::Config& config, const ModelBundle& model,
+                                         bool validation);
+actors::EngineOptions engine_options(const runtime::Config& config, const ModelBundle& model);
+
+/// Options of a train engine; `section` is `actor_rollout_ref.actor`, `critic` or `sft`,
+/// `steps_total` the optimizer steps of the whole run.
+result<actors::TrainEngineOptions> train_engine_options(const runtime::Config& config,
+                                                        const std::string& section,
+                                                        std::int64_t steps_total);
+result<actors::PolicyUpdateSettings> policy_update_settings(
+    const runtime::Config& config, const actors::PolicyLossRegistry& losses);
+result<actors::ValueUpdateSettings> value_update_settings(const runtime::Config& config);
+result<actors::AdvantageStepOptions> advantage_step_options(
+    const runtime::Config& config, const actors::AdvantageRegistry& advantages);
+
+/// Mini-batches of the actor or the critic (`section`).
+actors::MinibatchPlan minibatch_plan(const runtime::Config& config, const std::string& section);
+/// Optimizer steps of `section` in one training step.
+std::int64_t updates_per_step(const runtime::Config& config, const std::string& section);
+
+/// The run folder: `trainer.default_local_dir`, or runs/PROJECT/EXPERIMENT.
+std::string run_folder(const runtime::Config& config);
+
+/// Capacity of one device: the configured one, or an even share of this host's memory.
+Bytes device_memory(const runtime::Config& config);
+
+}  // namespace troupe::apps
