@@ -241,6 +241,46 @@ std::string_view strip_left_side(std::string_view text) {
   return one_letter || one_command ? trim(text.substr(equals + 1)) : text;
 }
 
+/// `\frac{a}{b}` without braces inside → `a/b`, sums in parentheses: as people type it.
+std::string flat_fractions(std::string_view text) {
+  constexpr std::string_view kOpen = "\\frac{";
+  const auto grouped = [](std::string_view part) {
+    const bool sum = part.find_first_of("+-*/ ", 1) != std::string_view::npos;
+    return sum ? "(" + std::string(part) + ")" : std::string(part);
+  };
+  std::string out;
+  std::size_t at = 0;
+  while (at < text.size()) {
+    const std::size_t open = std::min(text.find(kOpen, at), text.size());
+    out += text.substr(at, open - at);
+    at = open;
+    if (at == text.size()) break;
+    const std::size_t above = at + kOpen.size();
+    const std::size_t middle = text.find_first_of("{}", above);
+    const bool has_middle =
+        middle != std::string_view::npos && text.substr(middle).starts_with("}{");
+    const std::size_t below = has_middle ? middle + 2 : above;
+    const std::size_t close = has_middle ? text.find_first_of("{}", below) : std::string_view::npos;
+    if (close != std::string_view::npos && text[close] == '}' && middle > above && close > below) {
+      out += grouped(text.substr(above, middle - above)) + "/" +
+             grouped(text.substr(below, close - below));
+      at = close + 1;
+    } else {
+      out += kOpen;
+      at = above;
+    }
+  }
+  return out;
+}
+
+/// Words are the same in any case; a single letter is a name and keeps its own.
+std::string folded_word(std::string text) {
+  if (text.size() > 1 && std::all_of(text.begin(), text.end(), is_letter)) {
+    for (char& c : text) c = static_cast<char>(c | 0x20);
+  }
+  return text;
+}
+
 std::string without_spaces(std::string_view text) {
   std::string out;
   out.reserve(text.size());
@@ -378,7 +418,7 @@ std::string normalise_math(std::string_view text) {
   while (core.size() >= 2 && core.front() == '{' && core.find('}') == core.size() - 1)
     core = trim(core.substr(1, core.size() - 2));
   if (const auto number = parse_number(core)) return number_text(*number);
-  return without_spaces(core);
+  return folded_word(without_spaces(flat_fractions(core)));
 }
 
 bool math_equal(std::string_view a, std::string_view b) {

@@ -32,8 +32,9 @@ std::optional<MarkedAnswer> last_hash_answer(std::string_view text);
 std::optional<MarkedAnswer> last_tagged_answer(std::string_view text);
 
 /// LaTeX brought to one spelling: math delimiters, spacing and sizing commands, `\text{…}` units,
-/// degree and percent signs, currency and a final period go; \dfrac and \tfrac become \frac; a
-/// leading `x =` goes; numbers take their canonical form (1,234.50 → 1234.5, \frac{3}{6} → 1/2).
+/// degree and percent signs, currency and a final period go; \frac{a}{b} and its variants become
+/// a/b; a leading `x =` goes; words lose their case; numbers take their canonical form
+/// (1,234.50 → 1234.5, \frac{3}{6} → 0.5).
 std::string normalise_math(std::string_view text);
 
 /// True when both texts are the same after normalise_math, as numbers, or element by element in

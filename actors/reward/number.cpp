@@ -439,8 +439,10 @@ std::optional<ScannedNumber> last_number(std::string_view text) {
   std::optional<ScannedNumber> last;
   for (std::size_t at = 0; at < text.size();) {
     auto found = may_begin_number(text, at) ? scan_number(text, at) : std::nullopt;
+    // The power of a unit, as in `12 m^2`, is no answer.
+    const bool is_power = text.substr(0, at).ends_with('^') || text.substr(0, at).ends_with("^{");
     at = found ? found->end : at + 1;
-    if (found) last = std::move(found);
+    if (found && !is_power) last = std::move(found);
   }
   return last;
 }

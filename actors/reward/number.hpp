@@ -64,7 +64,7 @@ std::optional<ScannedNumber> scan_number(std::string_view text, std::size_t at);
 /// and a final period allowed; empty when it is anything else.
 std::optional<Number> parse_number(std::string_view text);
 
-/// The first and the last number of a text.
+/// The first and the last number of a text; the last one that is no power (`12 m^2` gives 12).
 std::optional<ScannedNumber> first_number(std::string_view text);
 std::optional<ScannedNumber> last_number(std::string_view text);
 

@@ -99,10 +99,9 @@ std::vector<std::string_view> words_of(std::string_view text) {
 RewardScore gsm8k_reward(std::string_view solution, std::string_view ground_truth) {
   const auto found = gsm8k_answer(solution);
   if (!found) return no_answer();
-  const auto hash = last_hash_answer(ground_truth);
-  const auto wanted = parse_number(hash ? hash->text : ground_truth);
-  // A reference that is no number can only be matched as text.
-  const bool right = wanted ? found->number == *wanted : found->text == trim(ground_truth);
+  // The reference may carry its unit or its working; one without any number is compared as text.
+  const auto wanted = gsm8k_answer(ground_truth);
+  const bool right = wanted ? found->number == wanted->number : found->text == trim(ground_truth);
   return verdict(right, found->text);
 }
 

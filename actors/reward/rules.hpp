@@ -17,7 +17,7 @@ namespace troupe::actors {
 ///
 /// The answer is what the last marker says, `#### x` or a closed `\boxed{x}`; without one, the
 /// last number of the text. `1,234.50`, `$1234.5`, `2469/2`, `\frac{2469}{2}` and `1234 1/2 kg`
-/// are one number; `50%` is 50. The reference may be the bare number or a whole answer with `####`.
+/// are one number; `50%` is 50. The reference is read in the same way.
 RewardScore gsm8k_reward(std::string_view solution, std::string_view ground_truth);
 
 /// Competition mathematics: compares the last `\boxed{…}`, `#### …` or "answer is …" with the

@@ -71,6 +71,10 @@ TEST(Gsm8kReward, ReadsTheAnswerWhereverASolutionPutsIt) {
       {"#### inf", "72", 0},
       {"\\boxed{NaN}", "72", 0},
       {"#### 12", "work\n#### 12", 1},
+      {"#### 12", "12 apples", 1},
+      {"the area is 12 m^2", "12", 1},
+      {"the area is 12 $m^{2}$.", "12", 1},
+      {"#### 12 m^2", "12", 1},
   };
   for (const Case& c : cases) {
     const RewardScore score = gsm8k_reward(c.solution, c.truth);
@@ -124,6 +128,11 @@ TEST(MathReward, AcceptsSpellingsOfTheSameAnswer) {
       {"\\boxed{\\sqrt3}", "\\sqrt{3}", 1},
       {"\\boxed{\\frac{\\sqrt{3}}{2}}", "\\dfrac{\\sqrt3}{2}", 1},
       {"\\boxed{2 \\cdot 3}", "2*3", 1},
+      {"\\boxed{\\pi/4}", "\\dfrac{\\pi}{4}", 1},
+      {"\\boxed{\\frac{x+1}{2}}", "(x+1)/2", 1},
+      {"\\boxed{\\text{East}}", "east", 1},
+      {"\\boxed{a}", "A", 0},
+      {"\\boxed{\\frac{x}{2}}", "2/x", 0},
       {"\\boxed{\\text{east}}", "\\text{east}", 1},
       {"\\boxed{\\text{(A)}}", "(A)", 1},
       {"$\\boxed{\\frac{\\pi}{4}}$.", "$\\frac{\\pi}{4}$", 1},
