@@ -10,6 +10,7 @@
 #include "runtime/observe/idle_share.hpp"
 #include "runtime/observe/metrics_writer.hpp"
 #include "runtime/observe/progress.hpp"
+#include "runtime/observe/report.hpp"
 #include "runtime/observe/text_file.hpp"
 #include "runtime/task/executor.hpp"
 
@@ -250,6 +251,14 @@ result<TrainSummary> Trainer::run(const TrainingRegistries& registries,
     if (!written) log::warn("{}", written.error().to_string());
   }
   world_.reset();  // before the actor system goes
+  if (writer_) {
+    auto written = runtime::write_report({.metrics = file("metrics.jsonl").string(),
+                                          .trace = file("trace.json").string(),
+                                          .config = file("config.yaml").string(),
+                                          .output = file("report.html").string(),
+                                          .title = "Troupe run " + folder_});
+    if (!written) log::warn("{}", written.error().to_string());
+  }
   if (!done) return fail(std::move(done).error());
   return summary_;
 }

@@ -1,0 +1,50 @@
+#pragma once
+
+// The commands of `troupe`, one source each. Every one adds itself to the command line and returns
+// what to run when it is chosen.
+//
+// **Threads:** main thread.
+// **Invariants:** exit codes: 0 done, 1 failed (one line on stderr), 2 wrong command line or
+// configuration, 3 stopped by a signal with a checkpoint.
+
+#include "runtime/base/result.hpp"
+
+#include <CLI/CLI.hpp>
+
+#include <atomic>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace troupe::apps {
+
+inline constexpr int kExitDone = 0;
+inline constexpr int kExitFailed = 1;
+inline constexpr int kExitUsage = 2;
+inline constexpr int kExitStopped = 3;
+
+/// Runs a chosen command; the returned number is the process's exit code.
+using Command = std::function<int()>;
+
+Command add_train(CLI::App& app, const std::atomic<bool>& stop);
+Command add_sft(CLI::App& app, const std::atomic<bool>& stop);
+Command add_eval(CLI::App& app);
+Command add_generate(CLI::App& app);
+Command add_data(CLI::App& app);
+Command add_model(CLI::App& app);
+Command add_convert(CLI::App& app);
+Command add_report(CLI::App& app);
+
+/// Prints the error as `troupe: …` and returns the exit code for it.
+int exit_with(const Error& error);
+
+/// CONFIG.yaml and key=value words of a command line, in any order.
+struct ConfigWords {
+  std::string file;  ///< empty: defaults and overrides only
+  std::vector<std::string> overrides;
+};
+/// At most one word may be a file; kConfig names a word that is neither.
+result<ConfigWords> sort_words(std::span<const std::string> words);
+
+}  // namespace troupe::apps

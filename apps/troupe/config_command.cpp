@@ -1,0 +1,54 @@
+#include "apps/troupe/config_command.hpp"
+
+#include "runtime/base/log.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <filesystem>
+
+namespace troupe::apps {
+
+using runtime::Config;
+
+std::shared_ptr<ConfigOptions> add_config_options(CLI::App& command, bool with_resume) {
+  auto options = std::make_shared<ConfigOptions>();
+  command.add_option("words", options->words, "CONFIG.yaml and key.path=value overrides");
+  command.add_flag("--dry-run", options->dry_run, "print the resolved configuration and stop");
+  command.add_flag("--help-config", options->help_config, "list every key with its default");
+  if (with_resume)
+    command.add_option("--resume", options->resume,
+                       "run folder: take its config.yaml and go on from its newest checkpoint");
+  return options;
+}
+
+result<Config> load_config(const ConfigOptions& options, const TrainingRegistries& registries) {
+  TROUPE_TRY(ConfigWords words, sort_words(options.words));
+  if (!options.resume.empty()) {
+    if (!words.file.empty())
+      return fail(ErrorCode::kConfig, "command line: --resume {} and {}: give one of them",
+                  options.resume, words.file);
+    words.file = (std::filesystem::path(options.resume) / "config.yaml").string();
+    words.overrides.insert(words.overrides.begin(),
+                           "trainer.default_local_dir=" + options.resume);
+    words.overrides.insert(words.overrides.begin(), "trainer.resume_mode=auto");
+  }
+  TROUPE_TRY(Config config, Config::load(schema_for(registries), words.file, words.overrides));
+  const auto level = config.get<std::string>("trainer.log_level");
+  if (level == "debug") log::set_up(log::Level::kDebug);
+  if (level == "warn") log::set_up(log::Level::kWarn);
+  if (level == "error") log::set_up(log::Level::kError);
+  return config;
+}
+
+bool print_only(const ConfigOptions& options, const Config& config,
+                const TrainingRegistries& registries) {
+  if (options.help_config) {
+    fmt::print("{}", schema_for(registries).describe());
+    return true;
+  }
+  if (options.dry_run) fmt::print("{}", config.to_yaml(true));
+  return options.dry_run;
+}
+
+}  // namespace troupe::apps

@@ -1,0 +1,36 @@
+#pragma once
+
+// What `train`, `sft` and `eval` have in common: words of configuration, dry run, resuming.
+//
+// **Threads:** main thread.
+
+#include "apps/training/train_settings.hpp"
+#include "apps/troupe/commands.hpp"
+#include "runtime/config/config.hpp"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace troupe::apps {
+
+/// Options of one command, filled by the command line. Shared with the command that runs later.
+struct ConfigOptions {
+  std::vector<std::string> words;
+  bool dry_run = false;
+  bool help_config = false;
+  std::string resume;  ///< run folder to go on with
+};
+
+/// Adds `[CONFIG.yaml] [key=value …]`, `--dry-run`, `--help-config` and, if wanted, `--resume DIR`.
+std::shared_ptr<ConfigOptions> add_config_options(CLI::App& command, bool with_resume);
+
+/// The resolved configuration. With `resume` it starts from the run folder's config.yaml.
+result<runtime::Config> load_config(const ConfigOptions& options,
+                                    const TrainingRegistries& registries);
+
+/// True when the command was only asked to print something, which this has done then.
+bool print_only(const ConfigOptions& options, const runtime::Config& config,
+                const TrainingRegistries& registries);
+
+}  // namespace troupe::apps
