@@ -157,7 +157,7 @@ std::vector<FunctionSpan> functions_of(const SourceFile& file) {
   std::string before;             // code since the last `;`, `{` or `}`
   int depth = 0;                  // braces inside the current function
   std::size_t function_line = 0;  // 0: not inside a function
-  bool directive = false;  // also the lines that a backslash continues
+  bool directive = false;         // also the lines that a backslash continues
   for (std::size_t i = 0; i < file.code.size(); ++i) {
     directive = file.code[i].starts_with('#') || (directive && file.code[i - 1].ends_with('\\'));
     if (directive) continue;
