@@ -118,8 +118,8 @@ SourceFile parse_source(std::string path, const std::string& text) {
 }
 
 std::vector<SourceFile> read_tree(const std::filesystem::path& root) {
-  constexpr std::array<std::string_view, 6> kSkipped{"build",  ".git",        "runs",
-                                                     ".cache", "__pycache__", "fixtures"};
+  constexpr std::array<std::string_view, 7> kSkipped{
+      "build", ".git", "runs", ".cache", "__pycache__", "fixtures", "corpus"};
   std::vector<SourceFile> files;
   auto entry = std::filesystem::recursive_directory_iterator(root);
   for (; entry != std::filesystem::recursive_directory_iterator(); ++entry) {
