@@ -172,9 +172,10 @@ result<Batch> Batch::concat(std::span<const Batch> parts) {
   for (std::size_t i = 0; i < parts.size(); ++i) {
     rows += parts[i].rows();
     if (rows > kRowsMax)
-      return fail(ErrorCode::kInvalidArgument, "concat: {} rows, wanted at most {}", rows, kRowsMax);
-    TROUPE_TRY_VOID(merge_metadata(whole.metadata_, parts[i].metadata_,
-                                   fmt::format("concat: part {}", i)));
+      return fail(ErrorCode::kInvalidArgument, "concat: {} rows, wanted at most {}", rows,
+                  kRowsMax);
+    TROUPE_TRY_VOID(
+        merge_metadata(whole.metadata_, parts[i].metadata_, fmt::format("concat: part {}", i)));
     TROUPE_TRY_VOID(whole.metrics_.merge(parts[i].metrics_));
     if (parts[i].columns_.size() <= head.columns_.size()) continue;
     for (const auto& [name, column] : parts[i].columns_) {

@@ -40,7 +40,7 @@ enum class Repeat : std::uint8_t {
 };
 
 struct MinibatchOptions {
-  std::int64_t rows = 0;   ///< rows of each minibatch, > 0; the last may be smaller
+  std::int64_t rows = 0;  ///< rows of each minibatch, > 0; the last may be smaller
   bool shuffle = true;
   std::uint64_t seed = 0;  ///< the order is a pure function of (seed, rows of the batch)
   bool drop_last = false;  ///< leave out a last minibatch that is not full
@@ -146,7 +146,8 @@ class Batch {
 
   /// Cap'n Proto header and raw aligned column bytes; references must be resolved before.
   result<std::vector<std::byte>> to_bytes() const;
-  static result<Batch> from_bytes(std::span<const std::byte> bytes, const DecodeLimits& limits = {});
+  static result<Batch> from_bytes(std::span<const std::byte> bytes,
+                                  const DecodeLimits& limits = {});
   /// The same bytes as a file, written beside it and renamed.
   result<void> save(const std::filesystem::path& path) const;
   static result<Batch> load(const std::filesystem::path& path, const DecodeLimits& limits = {});

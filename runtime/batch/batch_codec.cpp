@@ -7,9 +7,8 @@
 
 #include <capnp/message.h>
 #include <capnp/serialize.h>
-#include <schemas/batch.capnp.h>
-
 #include <nlohmann/json.hpp>
+#include <schemas/batch.capnp.h>
 
 #include <algorithm>
 #include <cmath>
@@ -261,11 +260,10 @@ result<Column> read_column(schemas::ColumnHeader::Reader header, std::int64_t ro
     TROUPE_TRY(const std::int64_t bytes, product(rows, 8, most, place));
     TROUPE_TRY(const auto lengths, payload.next(header.getLengths(), bytes, place + ": lengths"));
     TROUPE_TRY(offsets, read_lengths(lengths, most / element, place));
-    TROUPE_TRY(values, payload.next(header.getValues(), offsets->back() * element,
-                                    place + ": values"));
+    TROUPE_TRY(values,
+               payload.next(header.getValues(), offsets->back() * element, place + ": values"));
   }
-  Column column =
-      ColumnAccess::view(type, rows, frame.owner(), values.data(), std::move(offsets));
+  Column column = ColumnAccess::view(type, rows, frame.owner(), values.data(), std::move(offsets));
   TROUPE_TRY_VOID(check_values(column, values, place));
   return column;
 }
@@ -355,8 +353,8 @@ FrameLimits frame_limits(const DecodeLimits& limits) {
 result<std::vector<std::byte>> encode_batch(const Batch& batch) {
   for (const auto& [name, column] : batch.columns()) {
     if (column.is_reference())
-      return fail(ErrorCode::kInvalidArgument, "batch: column {}: is a reference; resolve to encode",
-                  name);
+      return fail(ErrorCode::kInvalidArgument,
+                  "batch: column {}: is a reference; resolve to encode", name);
   }
   capnp::MallocMessageBuilder message;
   auto header = message.initRoot<schemas::BatchHeader>();
@@ -392,9 +390,9 @@ result<Batch> decode_batch(const AlignedBytes& frame, const DecodeLimits& limits
   if (payload > static_cast<std::int64_t>(frame.bytes().size()))
     return fail(ErrorCode::kCorrupt, "batch: payload starts at {} of {} bytes", payload,
                 frame.bytes().size());
-  TROUPE_TRY_VOID(check_zeros(
-      frame.bytes().subspan(header_end, static_cast<std::size_t>(payload) - header_end),
-      "batch: header"));
+  TROUPE_TRY_VOID(
+      check_zeros(frame.bytes().subspan(header_end, static_cast<std::size_t>(payload) - header_end),
+                  "batch: header"));
   return guarded_decode<Batch>("batch", [&]() -> result<Batch> {
     capnp::FlatArrayMessageReader message(words_of(header), reader_options(header.size()));
     TROUPE_TRY_VOID(check_end(message.getEnd(), header, "batch: header"));

@@ -136,7 +136,8 @@ Column Column::zeros(const ColumnType& type, std::int64_t rows) {
   std::int64_t bytes = 0;
   if (type.kind == ColumnKind::kDense) {
     const std::int64_t one = row_elements(type.row_shape);
-    TROUPE_CHECK(one == 0 || rows <= kElementsMax / one, "column: {} rows of {} overflow", rows, one);
+    TROUPE_CHECK(one == 0 || rows <= kElementsMax / one, "column: {} rows of {} overflow", rows,
+                 one);
     bytes = rows * one * dtype_bytes(type.dtype);
   } else {
     lengths.resize(static_cast<std::size_t>(rows));

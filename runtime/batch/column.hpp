@@ -49,7 +49,9 @@ struct DTypeOf<bool> : std::integral_constant<DType, DType::kBool> {};
 
 /// A C++ type that a column can hold.
 template <class T>
-concept ColumnValue = requires { DTypeOf<T>::value; };
+concept ColumnValue = requires {
+  DTypeOf<T>::value;
+};
 
 enum class ColumnKind : std::uint8_t {
   kDense,   ///< every row has the same shape

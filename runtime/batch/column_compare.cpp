@@ -108,12 +108,22 @@ std::string Column::describe_row(std::int64_t i) const {
   }
   std::string text = "[";
   switch (dtype()) {
-    case DType::kF32: append_elements<float>(text, bytes); break;
-    case DType::kF64: append_elements<double>(text, bytes); break;
-    case DType::kI64: append_elements<std::int64_t>(text, bytes); break;
-    case DType::kI32: append_elements<std::int32_t>(text, bytes); break;
+    case DType::kF32:
+      append_elements<float>(text, bytes);
+      break;
+    case DType::kF64:
+      append_elements<double>(text, bytes);
+      break;
+    case DType::kI64:
+      append_elements<std::int64_t>(text, bytes);
+      break;
+    case DType::kI32:
+      append_elements<std::int32_t>(text, bytes);
+      break;
     case DType::kU8:
-    case DType::kBool: append_elements<std::uint8_t>(text, bytes); break;
+    case DType::kBool:
+      append_elements<std::uint8_t>(text, bytes);
+      break;
   }
   return text + "]";
 }

@@ -138,7 +138,8 @@ struct Wanted {
                          [](std::int64_t row, const Interval& one) { return row < one.first; });
     const auto place = static_cast<std::size_t>(after - rows.begin()) - 1;
     const Column piece = pulled[place].slice(first - rows[place].first, count);
-    for (const Run& run : ColumnAccess::runs(piece)) builder.add(*run.storage, run.first, run.count);
+    for (const Run& run : ColumnAccess::runs(piece))
+      builder.add(*run.storage, run.first, run.count);
   }
 };
 
@@ -151,8 +152,8 @@ ColumnStore::ColumnStore(ColumnOwner owner) : core_(std::make_shared<Core>(std::
 
 ColumnStore::~ColumnStore() {
   core_->revoke(Error{.code = ErrorCode::kRankDead,
-                      .message = fmt::format("column store of {} rank {} is gone",
-                                             owner().group, owner().rank.value),
+                      .message = fmt::format("column store of {} rank {} is gone", owner().group,
+                                             owner().rank.value),
                       .origin = {},
                       .causes = {}});
 }

@@ -30,10 +30,10 @@ class Storage {
  public:
   std::int64_t rows = 0;
   std::int64_t element_bytes = 1;
-  std::int64_t row_elements = 1;           ///< dense only
-  OffsetTable offsets;                     ///< null for dense
-  const std::byte* data = nullptr;         ///< meaningless when remote
-  std::shared_ptr<const void> owner;       ///< keeps `data` alive
+  std::int64_t row_elements = 1;             ///< dense only
+  OffsetTable offsets;                       ///< null for dense
+  const std::byte* data = nullptr;           ///< meaningless when remote
+  std::shared_ptr<const void> owner;         ///< keeps `data` alive
   std::shared_ptr<const ColumnLease> lease;  ///< set when the rows live at another owner
 
   std::int64_t start(std::int64_t row) const {

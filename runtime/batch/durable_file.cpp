@@ -15,7 +15,8 @@
 namespace troupe::runtime {
 namespace {
 
-tl::unexpected<Error> refused(const std::filesystem::path& path, std::string_view what, int reason) {
+tl::unexpected<Error> refused(const std::filesystem::path& path, std::string_view what,
+                              int reason) {
   return fail(reason == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo, "{}: cannot {}: {}",
               path.string(), what, std::generic_category().message(reason));
 }

@@ -53,7 +53,8 @@ result<Error> read_error(schemas::ErrorReply::Reader in, std::size_t depth) {
   return error;
 }
 
-result<void> write_payload(const PayloadReference& payload, schemas::PayloadReference::Builder out) {
+result<void> write_payload(const PayloadReference& payload,
+                           schemas::PayloadReference::Builder out) {
   out.setBytes(payload.bytes);
   out.setChecksum(payload.checksum);
   if (const auto* inside = std::get_if<std::vector<std::byte>>(&payload.place)) {
@@ -63,8 +64,8 @@ result<void> write_payload(const PayloadReference& payload, schemas::PayloadRefe
     if (inside->size() > kControlFrameBytesMax)
       return fail(ErrorCode::kInvalidArgument, "envelope: payload of {} bytes, wanted at most {}",
                   inside->size(), kControlFrameBytesMax);
-    out.setInFrame(capnp::Data::Reader(reinterpret_cast<const kj::byte*>(inside->data()),
-                                       inside->size()));
+    out.setInFrame(
+        capnp::Data::Reader(reinterpret_cast<const kj::byte*>(inside->data()), inside->size()));
   } else if (const auto* held = std::get_if<HeldPayload>(&payload.place)) {
     auto place = out.initHeld();
     place.setGroup(whole_text(held->group));

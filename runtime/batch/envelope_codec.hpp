@@ -59,13 +59,13 @@ struct Envelope {
   CallId call{};
   std::string group{};
   std::string method{};
-  Duration remaining{0};            ///< until the deadline, when this was sent; may be past
-  std::int64_t sent_wall_ns = 0;    ///< wall time of sending, ns since 1970
-  std::optional<RankId> source{};     ///< empty for the controller
-  std::uint64_t epoch = 0;          ///< a restarted group ignores messages of earlier epochs
+  Duration remaining{0};           ///< until the deadline, when this was sent; may be past
+  std::int64_t sent_wall_ns = 0;   ///< wall time of sending, ns since 1970
+  std::optional<RankId> source{};  ///< empty for the controller
+  std::uint64_t epoch = 0;         ///< a restarted group ignores messages of earlier epochs
   std::uint64_t trace = 0;
   PayloadReference payload{};
-  std::optional<Error> error{};       ///< set for kError and kAbort, and only then
+  std::optional<Error> error{};  ///< set for kError and kAbort, and only then
 
   bool operator==(const Envelope&) const = default;
 

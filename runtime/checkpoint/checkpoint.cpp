@@ -79,8 +79,7 @@ result<CheckpointWriter> CheckpointWriter::begin(CheckpointWriterOptions options
   const std::filesystem::path folder = temporary_folder(options.root, options.step);
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  if (error)
-    return fail(ErrorCode::kIo, "{}: cannot create: {}", folder.string(), error.message());
+  if (error) return fail(ErrorCode::kIo, "{}: cannot create: {}", folder.string(), error.message());
   return CheckpointWriter(std::move(options), folder);
 }
 
@@ -116,8 +115,9 @@ result<void> CheckpointWriter::add_tensor(std::string name, DType dtype,
     return fail(ErrorCode::kAlreadyExists, "checkpoint: tensor {}: added twice", name);
   const std::int64_t wanted = row_elements(shape) * dtype_bytes(dtype);
   if (wanted != static_cast<std::int64_t>(bytes.size()))
-    return fail(ErrorCode::kInvalidArgument, "checkpoint: tensor {}: {} bytes, shape {} [{}] has {}",
-                name, bytes.size(), dtype_name(dtype), fmt::join(shape, ", "), wanted);
+    return fail(ErrorCode::kInvalidArgument,
+                "checkpoint: tensor {}: {} bytes, shape {} [{}] has {}", name, bytes.size(),
+                dtype_name(dtype), fmt::join(shape, ", "), wanted);
   TROUPE_TRY(const CheckpointSection section, append(bytes));
   index_.tensors.emplace(std::move(name), CheckpointTensor{dtype, std::move(shape), section});
   return {};

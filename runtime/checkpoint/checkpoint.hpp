@@ -40,7 +40,8 @@ struct CheckpointWriterOptions {
   std::filesystem::path root;  ///< created when missing
   std::int64_t step = 0;       ///< ≥ 0
   std::int64_t keep = 0;       ///< complete checkpoints to keep, this one included; 0 keeps all
-  std::int64_t file_bytes_max = std::int64_t{2} << 30;  ///< a data file takes no more once past this
+  std::int64_t file_bytes_max = std::int64_t{2}
+                                << 30;  ///< a data file takes no more once past this
 };
 
 class CheckpointWriter {
@@ -99,8 +100,8 @@ class Checkpoint {
   result<AlignedBytes> tensor_bytes(std::string_view name) const;
   /// Elements of a tensor of element type `T`; another type is kConflict.
   template <ColumnValue T>
-    requires(!std::is_same_v<T, bool>)
-  result<std::vector<T>> tensor(std::string_view name) const;
+  requires(!std::is_same_v<T, bool>) result<std::vector<T>> tensor(std::string_view name)
+  const;
   result<AlignedBytes> blob(std::string_view name) const;
   /// JSON text of a state.
   result<std::string> state(std::string_view name) const;
@@ -121,8 +122,8 @@ class Checkpoint {
 result<std::vector<std::int64_t>> complete_steps(const std::filesystem::path& root);
 
 template <ColumnValue T>
-  requires(!std::is_same_v<T, bool>)
-result<std::vector<T>> Checkpoint::tensor(std::string_view name) const {
+requires(!std::is_same_v<T, bool>) result<std::vector<T>> Checkpoint::tensor(std::string_view name)
+const {
   TROUPE_TRY_VOID(find_tensor(name, DTypeOf<T>::value).map([](auto) {}));
   TROUPE_TRY(const AlignedBytes content, tensor_bytes(name));
   std::vector<T> values(content.bytes().size() / sizeof(T));

@@ -94,15 +94,17 @@ result<std::optional<std::int64_t>> read_marker(const std::filesystem::path& roo
 
 result<OpenedFolder> open_folder(const std::filesystem::path& folder) {
   const std::filesystem::path index_path = folder / kIndexFile;
-  const auto torn = [](std::string why) { return OpenedFolder{.index = {}, .torn = std::move(why)}; };
+  const auto torn = [](std::string why) {
+    return OpenedFolder{.index = {}, .torn = std::move(why)};
+  };
   result<AlignedBytes> content = read_file(index_path, kIndexBytesMax);
   if (!content && content.error().code == ErrorCode::kNotFound)
     return torn(fmt::format("{} is missing", kIndexFile));
   if (!content) return fail(std::move(content).error());
   const auto bytes = std::as_const(*content).bytes();
   if (bytes.size() < claimed_index_bytes(bytes) || claimed_index_bytes(bytes) == 0)
-    return torn(fmt::format("{} has {} bytes of {}", kIndexFile, bytes.size(),
-                            claimed_index_bytes(bytes)));
+    return torn(
+        fmt::format("{} has {} bytes of {}", kIndexFile, bytes.size(), claimed_index_bytes(bytes)));
   result<CheckpointIndex> index = decode_index(bytes);
   if (!index) {
     Error error = std::move(index).error();

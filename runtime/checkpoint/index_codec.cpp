@@ -5,9 +5,8 @@
 #include "runtime/batch/frame.hpp"
 
 #include <capnp/serialize.h>
-#include <schemas/checkpoint.capnp.h>
-
 #include <nlohmann/json.hpp>
+#include <schemas/checkpoint.capnp.h>
 
 #include <cstring>
 #include <set>
@@ -32,8 +31,8 @@ result<void> check_section(const CheckpointIndex& index, const std::string& name
   const CheckpointFile& file = index.files[section.file];
   if (section.offset < 0 || section.bytes < 0 || section.offset > file.bytes ||
       section.bytes > file.bytes - section.offset)
-    return fail(ErrorCode::kCorrupt, "checkpoint index: {}: {} bytes from {} of {} ({} bytes)", name,
-                section.bytes, section.offset, file.name, file.bytes);
+    return fail(ErrorCode::kCorrupt, "checkpoint index: {}: {} bytes from {} of {} ({} bytes)",
+                name, section.bytes, section.offset, file.name, file.bytes);
   return {};
 }
 
@@ -53,8 +52,9 @@ result<void> check_tensor(const std::string& name, const CheckpointTensor& tenso
     if (side > 0) fits = fits && left % side == 0, left /= side;
   }
   if (none ? tensor.section.bytes != 0 : !fits || left != 1)
-    return fail(ErrorCode::kCorrupt, "checkpoint index: tensor {}: {} bytes, shape is {} [{}]", name,
-                tensor.section.bytes, dtype_name(tensor.dtype), fmt::join(tensor.shape, ", "));
+    return fail(ErrorCode::kCorrupt, "checkpoint index: tensor {}: {} bytes, shape is {} [{}]",
+                name, tensor.section.bytes, dtype_name(tensor.dtype),
+                fmt::join(tensor.shape, ", "));
   return {};
 }
 
@@ -90,7 +90,8 @@ result<void> check_index(const CheckpointIndex& index) {
   }
   std::erase_if(placed, [](const Placed& one) { return one.section.bytes == 0; });
   std::sort(placed.begin(), placed.end(), [](const Placed& a, const Placed& b) {
-    return std::pair(a.section.file, a.section.offset) < std::pair(b.section.file, b.section.offset);
+    return std::pair(a.section.file, a.section.offset) <
+           std::pair(b.section.file, b.section.offset);
   });
   for (std::size_t i = 1; i < placed.size(); ++i) {
     const CheckpointSection& before = placed[i - 1].section;
@@ -159,8 +160,8 @@ result<CheckpointIndex> read_index(schemas::CheckpointIndex::Reader in) {
                                read_section(blob.getFile(), blob.getSection()), "blob"));
   }
   for (const auto state : in.getStates()) {
-    TROUPE_TRY_VOID(add_unique(index.states, text_of(state.getName()), text_of(state.getJson()),
-                               "state"));
+    TROUPE_TRY_VOID(
+        add_unique(index.states, text_of(state.getName()), text_of(state.getJson()), "state"));
   }
   TROUPE_TRY_VOID(check_index(index));
   return index;
@@ -225,11 +226,10 @@ result<std::vector<std::byte>> encode_index(const CheckpointIndex& index) {
 }
 
 result<CheckpointIndex> decode_index(std::span<const std::byte> frame, bool checksums) {
-  TROUPE_TRY(const auto header,
-             open_frame(kFormat, frame,
-                        {.frame_bytes_max = kIndexBytesMax,
-                         .header_bytes_max = kIndexBytesMax,
-                         .checksums = checksums}));
+  TROUPE_TRY(const auto header, open_frame(kFormat, frame,
+                                           {.frame_bytes_max = kIndexBytesMax,
+                                            .header_bytes_max = kIndexBytesMax,
+                                            .checksums = checksums}));
   if (kFramePrefixBytes + header.size() != frame.size())
     return fail(ErrorCode::kCorrupt, "checkpoint index: header ends at {} of {} bytes",
                 kFramePrefixBytes + header.size(), frame.size());

@@ -44,7 +44,8 @@ double larger(double a, double b) {
 }  // namespace
 
 std::string_view reduction_name(Reduction reduction) {
-  constexpr std::array<std::string_view, 6> kNames{"mean", "sum", "min", "max", "last", "histogram"};
+  constexpr std::array<std::string_view, 6> kNames{"mean", "sum",  "min",
+                                                   "max",  "last", "histogram"};
   return kNames[static_cast<std::size_t>(reduction)];
 }
 
@@ -78,12 +79,17 @@ std::optional<double> Histogram::quantile(double q) const {
 std::optional<double> MetricEntry::value() const {
   if (count == 0) return std::nullopt;
   switch (reduction) {
-    case Reduction::kSum: return weighted_sum;
-    case Reduction::kMin: return min;
-    case Reduction::kMax: return max;
-    case Reduction::kLast: return last;
+    case Reduction::kSum:
+      return weighted_sum;
+    case Reduction::kMin:
+      return min;
+    case Reduction::kMax:
+      return max;
+    case Reduction::kLast:
+      return last;
     case Reduction::kMean:
-    case Reduction::kHistogram: break;
+    case Reduction::kHistogram:
+      break;
   }
   const double counted =
       reduction == Reduction::kHistogram ? weight - histogram.non_finite_weight : weight;

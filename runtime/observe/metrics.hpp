@@ -20,8 +20,8 @@
 namespace troupe::runtime {
 
 enum class Reduction : std::uint8_t {
-  kMean,       ///< weighted by the weights given to `add`
-  kSum,        ///< sum of value × weight
+  kMean,  ///< weighted by the weights given to `add`
+  kSum,   ///< sum of value × weight
   kMin,
   kMax,
   kLast,       ///< the latest added; in a merge the other side's

@@ -59,7 +59,8 @@ void write_envelopes(const std::filesystem::path& folder) {
   envelope.payload = {};
   put(folder, "heartbeat", encode_envelope(envelope));
   envelope.kind = MessageKind::kError;
-  envelope.error = Error{.code = ErrorCode::kRankDead, .message = "signal 9", .origin = {}, .causes = {}};
+  envelope.error =
+      Error{.code = ErrorCode::kRankDead, .message = "signal 9", .origin = {}, .causes = {}};
   envelope.error = std::move(*envelope.error).wrap(ErrorCode::kAborted, "rank 3 failed");
   put(folder, "error", encode_envelope(envelope));
   envelope.kind = MessageKind::kAbort;

@@ -159,7 +159,8 @@ TEST(BatchCodec, ManyRandomChangesPastTheChecksumsNeverCrash) {
     for (std::int64_t i = 1 + pick(rng, 4); i > 0; --i) {
       const auto at = static_cast<std::size_t>(pick(rng, std::ssize(bytes)));
       constexpr std::uint8_t kTelling[] = {0, 1, 0x7F, 0x80, 0xFF};
-      bytes[at] = pick(rng, 2) == 0 ? static_cast<std::byte>(rng.below(256)) : std::byte{kTelling[pick(rng, 5)]};
+      bytes[at] = pick(rng, 2) == 0 ? static_cast<std::byte>(rng.below(256))
+                                    : std::byte{kTelling[pick(rng, 5)]};
     }
     if (const result<Batch> back = Batch::from_bytes(bytes, kUnchecked)) touch(*back);
   });
@@ -169,10 +170,12 @@ TEST(BatchCodec, BoundsAreErrorsThatNameThem) {
   const std::vector<std::byte> bytes = *small_batch().to_bytes();
   DecodeLimits limits;
   limits.rows_max = 1;
-  EXPECT_THAT(Batch::from_bytes(bytes, limits).error().message, AllOf(HasSubstr("2 rows"), HasSubstr("0..1")));
+  EXPECT_THAT(Batch::from_bytes(bytes, limits).error().message,
+              AllOf(HasSubstr("2 rows"), HasSubstr("0..1")));
   limits = {};
   limits.columns_max = 4;
-  EXPECT_THAT(Batch::from_bytes(bytes, limits).error().message, AllOf(HasSubstr("5 columns"), HasSubstr("4")));
+  EXPECT_THAT(Batch::from_bytes(bytes, limits).error().message,
+              AllOf(HasSubstr("5 columns"), HasSubstr("4")));
   limits = {};
   limits.bytes_max = 100;
   EXPECT_THAT(Batch::from_bytes(bytes, limits).error().message, HasSubstr("at most 100"));
@@ -194,8 +197,9 @@ TEST(BatchCodec, DamagedPayloadNamesColumnAndBothChecksums) {
   const std::uint32_t found = crc32c(std::span(bytes).subspan(payload, 8));
   const result<Batch> back = Batch::from_bytes(bytes);
   ASSERT_FALSE(back);
-  EXPECT_THAT(back.error().message, AllOf(HasSubstr("column reward"), HasSubstr(fmt::format("{:08x}", wanted)),
-                                          HasSubstr(fmt::format("{:08x}", found))));
+  EXPECT_THAT(back.error().message,
+              AllOf(HasSubstr("column reward"), HasSubstr(fmt::format("{:08x}", wanted)),
+                    HasSubstr(fmt::format("{:08x}", found))));
 }
 
 TEST(BatchCodec, ValuesThatNoBatchHasAreRefused) {
@@ -203,18 +207,21 @@ TEST(BatchCodec, ValuesThatNoBatchHasAreRefused) {
   ASSERT_TRUE(flags.set("flag", Column::dense<bool>({true})));
   std::vector<std::byte> bytes = *flags.to_bytes();
   bytes[bytes.size() - 64] = std::byte{2};
-  EXPECT_THAT(Batch::from_bytes(bytes, kUnchecked).error().message, AllOf(HasSubstr("column flag"), HasSubstr("2")));
+  EXPECT_THAT(Batch::from_bytes(bytes, kUnchecked).error().message,
+              AllOf(HasSubstr("column flag"), HasSubstr("2")));
   Batch json;
   ASSERT_TRUE(json.set("extra", Column::json({"1"})));
   bytes = *json.to_bytes();
   bytes[bytes.size() - 64] = std::byte{'x'};
-  EXPECT_THAT(Batch::from_bytes(bytes, kUnchecked).error().message, AllOf(HasSubstr("column extra"), HasSubstr("row 0")));
+  EXPECT_THAT(Batch::from_bytes(bytes, kUnchecked).error().message,
+              AllOf(HasSubstr("column extra"), HasSubstr("row 0")));
   Batch jagged;
   ASSERT_TRUE(jagged.set("j", Column::jagged<float>({1, 2}, {1, 1})));
   bytes = *jagged.to_bytes();
   const std::int64_t negative = -1;
   std::memcpy(bytes.data() + bytes.size() - 128, &negative, 8);
-  EXPECT_THAT(Batch::from_bytes(bytes, kUnchecked).error().message, AllOf(HasSubstr("column j"), HasSubstr("length -1")));
+  EXPECT_THAT(Batch::from_bytes(bytes, kUnchecked).error().message,
+              AllOf(HasSubstr("column j"), HasSubstr("length -1")));
 }
 
 TEST(BatchCodec, DecodesFromUnalignedBytes) {

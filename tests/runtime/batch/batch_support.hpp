@@ -64,10 +64,14 @@ T random_value(Rng& rng) {
         else
           return std::bit_cast<T>(0x7FF0000000000001ULL | rng.below(1ULL << 51));
       }
-      case 1: return pick(rng, 2) == 0 ? T{0} : -T{0};
-      case 2: return std::numeric_limits<T>::denorm_min();
-      case 3: return -std::numeric_limits<T>::infinity();
-      default: return static_cast<T>(rng.normal());
+      case 1:
+        return pick(rng, 2) == 0 ? T{0} : -T{0};
+      case 2:
+        return std::numeric_limits<T>::denorm_min();
+      case 3:
+        return -std::numeric_limits<T>::infinity();
+      default:
+        return static_cast<T>(rng.normal());
     }
   } else if constexpr (std::is_same_v<T, bool>) {
     return rng.below(2) == 1;
@@ -88,7 +92,8 @@ Column random_numbers(Rng& rng, std::int64_t rows) {
     return Column::jagged<T>(std::move(values), std::move(lengths));
   }
   std::vector<std::int64_t> shape;
-  for (std::int64_t i = pick(rng, 3); i > 0; --i) shape.push_back(pick(rng, 8) == 0 ? 0 : 1 + pick(rng, 3));
+  for (std::int64_t i = pick(rng, 3); i > 0; --i)
+    shape.push_back(pick(rng, 8) == 0 ? 0 : 1 + pick(rng, 3));
   const std::int64_t elements = rows * row_elements(shape);
   for (std::int64_t i = 0; i < elements; ++i) values.push_back(random_value<T>(rng));
   return Column::dense_rows<T>(rows, std::move(values), std::move(shape));
@@ -103,12 +108,18 @@ inline std::string random_text(Rng& rng) {
 inline Column random_flat_column(Rng& rng, std::int64_t rows, std::int64_t kind) {
   std::vector<std::string> texts;
   switch (kind) {
-    case 0: return random_numbers<float>(rng, rows);
-    case 1: return random_numbers<double>(rng, rows);
-    case 2: return random_numbers<std::int64_t>(rng, rows);
-    case 3: return random_numbers<std::int32_t>(rng, rows);
-    case 4: return random_numbers<std::uint8_t>(rng, rows);
-    case 5: return random_numbers<bool>(rng, rows);
+    case 0:
+      return random_numbers<float>(rng, rows);
+    case 1:
+      return random_numbers<double>(rng, rows);
+    case 2:
+      return random_numbers<std::int64_t>(rng, rows);
+    case 3:
+      return random_numbers<std::int32_t>(rng, rows);
+    case 4:
+      return random_numbers<std::uint8_t>(rng, rows);
+    case 5:
+      return random_numbers<bool>(rng, rows);
     case 6:
       for (std::int64_t i = 0; i < rows; ++i) texts.push_back(random_text(rng));
       return Column::strings(texts);
@@ -125,8 +136,10 @@ inline Column random_column(Rng& rng, std::int64_t rows, std::int64_t kind) {
   for (std::int64_t depth = pick(rng, 3); depth > 0; --depth) {
     std::vector<std::int64_t> order;
     const std::int64_t wanted = rows + pick(rng, 4);
-    for (std::int64_t i = 0; base.rows() > 0 && i < wanted; ++i) order.push_back(pick(rng, base.rows()));
-    if (pick(rng, 2) == 0 && static_cast<std::int64_t>(order.size()) == wanted) base = base.index(order);
+    for (std::int64_t i = 0; base.rows() > 0 && i < wanted; ++i)
+      order.push_back(pick(rng, base.rows()));
+    if (pick(rng, 2) == 0 && static_cast<std::int64_t>(order.size()) == wanted)
+      base = base.index(order);
     const std::int64_t cut = pick(rng, base.rows() + 1);
     const Column pieces[] = {base.slice(cut, base.rows() - cut), base.slice(0, cut)};
     base = Column::concat(pieces);
@@ -138,8 +151,9 @@ inline Metrics random_metrics(Rng& rng) {
   Metrics metrics;
   for (std::int64_t i = pick(rng, 5); i > 0; --i) {
     const auto reduction = static_cast<Reduction>(pick(rng, 6));
-    metrics.add(fmt::format("m/{}", reduction_name(reduction)), static_cast<double>(pick(rng, 9)) - 4,
-                reduction, static_cast<double>(pick(rng, 4)));
+    metrics.add(fmt::format("m/{}", reduction_name(reduction)),
+                static_cast<double>(pick(rng, 9)) - 4, reduction,
+                static_cast<double>(pick(rng, 4)));
   }
   return metrics;
 }

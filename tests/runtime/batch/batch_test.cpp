@@ -24,7 +24,9 @@ Batch numbers(std::vector<std::int64_t> values) {
   return batch;
 }
 
-std::vector<std::int64_t> xs(const Batch& batch) { return batch.column("x").values<std::int64_t>(); }
+std::vector<std::int64_t> xs(const Batch& batch) {
+  return batch.column("x").values<std::int64_t>();
+}
 
 std::vector<std::int64_t> up_to(std::int64_t count) {
   std::vector<std::int64_t> all(static_cast<std::size_t>(count));
@@ -39,7 +41,8 @@ TEST(Batch, KeepsOneRowCount) {
   const result<void> other = batch.set("b", Column::dense<float>({1, 2, 3}));
   ASSERT_FALSE(other);
   EXPECT_EQ(other.error().code, ErrorCode::kConflict);
-  EXPECT_THAT(other.error().message, AllOf(HasSubstr("column b"), HasSubstr("3 rows"), HasSubstr("has 2")));
+  EXPECT_THAT(other.error().message,
+              AllOf(HasSubstr("column b"), HasSubstr("3 rows"), HasSubstr("has 2")));
   EXPECT_THAT(batch.names(), ElementsAre("a"));
   EXPECT_FALSE(batch.set("valid", Column::dense<float>({1, 2})));
 }
@@ -70,7 +73,8 @@ TEST(Batch, SplitsIntoExactlyKPartsOfEvenSizes) {
       std::int64_t next = 0;
       for (std::int64_t i = 0; i < parts; ++i) {
         const Batch& part = all[static_cast<std::size_t>(i)];
-        ASSERT_EQ(part.rows(), rows / parts + (i < rows % parts ? 1 : 0)) << rows << " by " << parts;
+        ASSERT_EQ(part.rows(), rows / parts + (i < rows % parts ? 1 : 0))
+            << rows << " by " << parts;
         ASSERT_TRUE(part.has("x"));
         for (const std::int64_t value : xs(part)) ASSERT_EQ(value, next++);
       }
@@ -139,7 +143,8 @@ TEST(Batch, RepeatOfRepeatIsRepeat) {
   for_seeds(50, [](Rng& rng) {
     const Batch batch = random_batch(rng, pick(rng, 6));
     EXPECT_EQ(batch.repeat(2).repeat(3), batch.repeat(6));
-    EXPECT_EQ(batch.repeat(2, Repeat::kTiled).repeat(3, Repeat::kTiled), batch.repeat(6, Repeat::kTiled));
+    EXPECT_EQ(batch.repeat(2, Repeat::kTiled).repeat(3, Repeat::kTiled),
+              batch.repeat(6, Repeat::kTiled));
     EXPECT_EQ(batch.repeat(1), batch);
     EXPECT_EQ(batch.repeat(0).rows(), 0);
     EXPECT_EQ(batch.repeat(0).names(), batch.names());
@@ -152,7 +157,8 @@ TEST(Batch, RefusesRowsThatAreNotThere) {
   const std::vector<std::int64_t> before{-1};
   const std::vector<std::int64_t> twice{0, 1, 1};
   const std::vector<std::int64_t> few{0, 1};
-  EXPECT_THAT(batch.index(past).error().message, AllOf(HasSubstr("entry 1"), HasSubstr("row 3"), HasSubstr("3 rows")));
+  EXPECT_THAT(batch.index(past).error().message,
+              AllOf(HasSubstr("entry 1"), HasSubstr("row 3"), HasSubstr("3 rows")));
   EXPECT_FALSE(batch.index(before));
   EXPECT_THAT(batch.reorder(twice).error().message, HasSubstr("row 1 comes twice"));
   EXPECT_FALSE(batch.reorder(few));
@@ -181,7 +187,8 @@ TEST(Batch, StripOfPadIsIdentityAndTheCallersBatchIsUntouched) {
       EXPECT_EQ(padded.valid_rows(), batch.rows());
       EXPECT_EQ(padded.strip_padding(), batch);
       EXPECT_EQ(*padded.drop({"valid"})->strip_padding(padded.column(kValidColumn)), batch);
-      for (const Batch& part : padded.split(multiple)) EXPECT_EQ(part.rows(), padded.rows() / multiple);
+      for (const Batch& part : padded.split(multiple))
+        EXPECT_EQ(part.rows(), padded.rows() / multiple);
       EXPECT_EQ(batch, copy);
       EXPECT_FALSE(batch.has(kValidColumn));
     }
@@ -191,7 +198,8 @@ TEST(Batch, StripOfPadIsIdentityAndTheCallersBatchIsUntouched) {
 TEST(Batch, PaddingRepeatsRowsFromTheFirstAlsoWhenTheBatchIsSmaller) {
   const Batch padded = numbers({5, 6}).pad_to_multiple(7);
   EXPECT_THAT(xs(padded), ElementsAre(5, 6, 5, 6, 5, 6, 5));
-  EXPECT_THAT(padded.column("valid").values<bool>(), ElementsAre(true, true, false, false, false, false, false));
+  EXPECT_THAT(padded.column("valid").values<bool>(),
+              ElementsAre(true, true, false, false, false, false, false));
 }
 
 TEST(Batch, PaddingAnEmptyBatchAddsNothing) {
@@ -211,7 +219,8 @@ TEST(Batch, PaddingTwiceKeepsEarlierFlags) {
 TEST(Batch, StripRefusesFlagsOfAnotherBatch) {
   const result<Batch> stripped = numbers({1, 2}).strip_padding(Column::dense<bool>({true}));
   ASSERT_FALSE(stripped);
-  EXPECT_THAT(stripped.error().message, AllOf(HasSubstr("2 rows came back"), HasSubstr("1 were sent")));
+  EXPECT_THAT(stripped.error().message,
+              AllOf(HasSubstr("2 rows came back"), HasSubstr("1 were sent")));
 }
 
 TEST(Batch, MergeAddsColumnsAndAcceptsEqualOnes) {
@@ -246,7 +255,8 @@ TEST(Batch, MergeNamesColumnRowAndBothValues) {
   const result<void> outcome = batch.merge(other);
   ASSERT_FALSE(outcome);
   EXPECT_EQ(outcome.error().code, ErrorCode::kConflict);
-  EXPECT_THAT(outcome.error().message, AllOf(HasSubstr("reward"), HasSubstr("row 2"), HasSubstr("[3]"), HasSubstr("[3.5]")));
+  EXPECT_THAT(outcome.error().message,
+              AllOf(HasSubstr("reward"), HasSubstr("row 2"), HasSubstr("[3]"), HasSubstr("[3.5]")));
   EXPECT_EQ(batch, before);
 }
 
@@ -254,20 +264,24 @@ TEST(Batch, MergeNamesTypesRowsAndMetadataThatDiffer) {
   Batch batch = numbers({1, 2});
   Batch other;
   ASSERT_TRUE(other.set("x", Column::dense<float>({1, 2})));
-  EXPECT_THAT(batch.merge(other).error().message, AllOf(HasSubstr("column x"), HasSubstr("i64"), HasSubstr("f32")));
-  EXPECT_THAT(batch.merge(numbers({1, 2, 3})).error().message, AllOf(HasSubstr("3 rows"), HasSubstr("2")));
+  EXPECT_THAT(batch.merge(other).error().message,
+              AllOf(HasSubstr("column x"), HasSubstr("i64"), HasSubstr("f32")));
+  EXPECT_THAT(batch.merge(numbers({1, 2, 3})).error().message,
+              AllOf(HasSubstr("3 rows"), HasSubstr("2")));
   EXPECT_THAT(batch.merge(batch.pad_to_multiple(3)).error().message, HasSubstr("padding"));
   Batch keyed = numbers({1, 2});
   ASSERT_TRUE(batch.set_metadata("temperature", "1.0"));
   ASSERT_TRUE(keyed.set_metadata("temperature", "0.5"));
   const Batch before = batch;
-  EXPECT_THAT(batch.merge(keyed).error().message, AllOf(HasSubstr("temperature"), HasSubstr("1.0"), HasSubstr("0.5")));
+  EXPECT_THAT(batch.merge(keyed).error().message,
+              AllOf(HasSubstr("temperature"), HasSubstr("1.0"), HasSubstr("0.5")));
   EXPECT_EQ(batch, before);
   Batch jagged;
   ASSERT_TRUE(jagged.set("j", Column::jagged<std::int32_t>({1, 2, 3}, {1, 2})));
   Batch longer;
   ASSERT_TRUE(longer.set("j", Column::jagged<std::int32_t>({1, 2, 3}, {2, 1})));
-  EXPECT_THAT(jagged.merge(longer).error().message, AllOf(HasSubstr("row 0"), HasSubstr("[1]"), HasSubstr("[1, 2]")));
+  EXPECT_THAT(jagged.merge(longer).error().message,
+              AllOf(HasSubstr("row 0"), HasSubstr("[1]"), HasSubstr("[1, 2]")));
 }
 
 TEST(Batch, MergeIsAllOrNothingWhenMetricsConflict) {
@@ -277,7 +291,8 @@ TEST(Batch, MergeIsAllOrNothingWhenMetricsConflict) {
   ASSERT_TRUE(other.set("y", Column::dense<float>({1})));
   other.metrics().add("loss", 1, Reduction::kSum);
   const Batch before = batch;
-  EXPECT_THAT(batch.merge(other).error().message, AllOf(HasSubstr("loss"), HasSubstr("mean"), HasSubstr("sum")));
+  EXPECT_THAT(batch.merge(other).error().message,
+              AllOf(HasSubstr("loss"), HasSubstr("mean"), HasSubstr("sum")));
   EXPECT_EQ(batch, before);
 }
 
@@ -286,9 +301,11 @@ TEST(Batch, ConcatNamesWhatDiffers) {
   Batch b = numbers({2});
   ASSERT_TRUE(b.set("y", Column::dense<float>({1})));
   const std::vector<Batch> more{a, b};
-  EXPECT_THAT(Batch::concat(more).error().message, AllOf(HasSubstr("column y"), HasSubstr("part 1")));
+  EXPECT_THAT(Batch::concat(more).error().message,
+              AllOf(HasSubstr("column y"), HasSubstr("part 1")));
   const std::vector<Batch> fewer{b, a};
-  EXPECT_THAT(Batch::concat(fewer).error().message, AllOf(HasSubstr("column y"), HasSubstr("part 1")));
+  EXPECT_THAT(Batch::concat(fewer).error().message,
+              AllOf(HasSubstr("column y"), HasSubstr("part 1")));
   const std::vector<Batch> empty_part{b, Batch(0)};
   EXPECT_EQ(Batch::concat(empty_part).error().code, ErrorCode::kConflict);
   const std::vector<Batch> renamed{a, *a.rename("x", "z")};
@@ -296,7 +313,8 @@ TEST(Batch, ConcatNamesWhatDiffers) {
   Batch typed;
   ASSERT_TRUE(typed.set("x", Column::dense<float>({1})));
   const std::vector<Batch> types{a, typed};
-  EXPECT_THAT(Batch::concat(types).error().message, AllOf(HasSubstr("column x"), HasSubstr("i64"), HasSubstr("f32")));
+  EXPECT_THAT(Batch::concat(types).error().message,
+              AllOf(HasSubstr("column x"), HasSubstr("i64"), HasSubstr("f32")));
   EXPECT_EQ(Batch::concat({}).error().code, ErrorCode::kInvalidArgument);
 }
 
@@ -314,7 +332,8 @@ TEST(Batch, ConcatJoinsMetadataAndMetricsOrNamesTheKey) {
   EXPECT_EQ(whole->metrics().value("timing_s/gen"), 3.0);
   ASSERT_TRUE(b.set_metadata("k", "2"));
   const std::vector<Batch> clash{a, b};
-  EXPECT_THAT(Batch::concat(clash).error().message, AllOf(HasSubstr("metadata k"), HasSubstr("1 against 2")));
+  EXPECT_THAT(Batch::concat(clash).error().message,
+              AllOf(HasSubstr("metadata k"), HasSubstr("1 against 2")));
   EXPECT_FALSE(a.set_metadata("k", "{"));
   EXPECT_EQ(a.metadata().at("k"), "1");
 }

@@ -100,7 +100,8 @@ TEST(ColumnRef, EveryRowOperationComposes) {
 
 TEST(ColumnRef, PullsOnlyWhatAViewCoversAndEachRowOnce) {
   ColumnStore store(rank(0));
-  const Column reference = *store.put(Column::dense<std::int64_t>(std::vector<std::int64_t>(100, 1)));
+  const Column reference =
+      *store.put(Column::dense<std::int64_t>(std::vector<std::int64_t>(100, 1)));
   PullMeter repeated;
   std::vector<std::int64_t> rows;
   for (int i = 0; i < 50; ++i) rows.insert(rows.end(), {7, 8, 3, 7});
@@ -118,7 +119,8 @@ TEST(ColumnRef, ConsumersOfPartsPullEachByteOnceTogether) {
   for (std::int32_t i = 0; i < 4; ++i) {
     stores.push_back(std::make_unique<ColumnStore>(rank(i)));
     Batch part;
-    ASSERT_TRUE(part.set("x", Column::dense<float>(std::vector<float>(25, 1.0F * static_cast<float>(i)))));
+    ASSERT_TRUE(
+        part.set("x", Column::dense<float>(std::vector<float>(25, 1.0F * static_cast<float>(i)))));
     produced.push_back(*stores.back()->put(part));
   }
   PullMeter meter;
@@ -151,7 +153,8 @@ TEST(ColumnRef, PartOfAConcatKeepsOnlyItsOwnersColumn) {
   ColumnStore second(rank(1));
   std::optional<Column> tail;
   {
-    const Column pieces[] = {*first.put(Column::dense<float>({1, 2})), *second.put(Column::dense<float>({3}))};
+    const Column pieces[] = {*first.put(Column::dense<float>({1, 2})),
+                             *second.put(Column::dense<float>({3}))};
     tail = Column::concat(pieces).slice(2, 1);
   }
   EXPECT_EQ(first.columns_held(), 0);
@@ -197,7 +200,8 @@ TEST(ColumnRef, StoreThatIsGoneIsADeadOwner) {
 TEST(ColumnRef, PutPassesReferencesThroughAndHoldsTheRest) {
   ColumnStore first(rank(0));
   ColumnStore second(rank(1));
-  const Column pieces[] = {*first.put(Column::dense<float>({1, 2})), Column::dense<float>({3, 4, 5})};
+  const Column pieces[] = {*first.put(Column::dense<float>({1, 2})),
+                           Column::dense<float>({3, 4, 5})};
   const Column mixed = Column::concat(pieces);
   const Column all = *second.put(mixed);
   EXPECT_EQ(second.bytes_held(), 12);
@@ -247,10 +251,17 @@ TEST(ColumnRef, ControllerHoldsFarLessThanSixtyFourBytesARow) {
     tokens += response.back();
   }
   Batch batch;
-  const auto floats = [&] { return Column::jagged<float>(std::vector<float>(static_cast<std::size_t>(tokens)), response); };
-  ASSERT_TRUE(batch.set("prompts", Column::jagged<std::int32_t>(std::vector<std::int32_t>(static_cast<std::size_t>(prompt_tokens)), prompt)));
-  ASSERT_TRUE(batch.set("responses", Column::jagged<std::int32_t>(std::vector<std::int32_t>(static_cast<std::size_t>(tokens)), response)));
-  for (const char* name : {"old_log_probs", "ref_log_probs", "rollout_log_probs", "values", "advantages", "returns"})
+  const auto floats = [&] {
+    return Column::jagged<float>(std::vector<float>(static_cast<std::size_t>(tokens)), response);
+  };
+  ASSERT_TRUE(batch.set(
+      "prompts", Column::jagged<std::int32_t>(
+                     std::vector<std::int32_t>(static_cast<std::size_t>(prompt_tokens)), prompt)));
+  ASSERT_TRUE(batch.set(
+      "responses", Column::jagged<std::int32_t>(
+                       std::vector<std::int32_t>(static_cast<std::size_t>(tokens)), response)));
+  for (const char* name :
+       {"old_log_probs", "ref_log_probs", "rollout_log_probs", "values", "advantages", "returns"})
     ASSERT_TRUE(batch.set(name, floats()));
   ASSERT_TRUE(batch.set("rewards", Column::dense<float>(std::vector<float>(kRows))));
   ColumnStore store(rank(0));
@@ -272,7 +283,9 @@ TEST(ColumnRef, StoreServesManyThreadsAtOnce) {
     threads.emplace_back([&store, &wrong, t] {
       for (int i = 0; i < 200; ++i) {
         const result<Column> reference = store.put(Column::dense<std::int64_t>({t, i}));
-        if (!reference || reference->resolve()->values<std::int64_t>() != std::vector<std::int64_t>{t, i}) ++wrong;
+        if (!reference ||
+            reference->resolve()->values<std::int64_t>() != std::vector<std::int64_t>{t, i})
+          ++wrong;
       }
     });
   }

@@ -70,17 +70,31 @@ TEST(Column, RefusesWrongSizesTypesAndRowsWithBothValues) {
     }
     return "no failure";
   };
-  EXPECT_THAT(message([] { Column::dense<float>({1, 2, 3}, {2}); }), HasSubstr("3 values, wanted 1 rows of 2"));
-  EXPECT_THAT(message([] { Column::jagged<float>({1, 2}, {1}); }), HasSubstr("2 values, row lengths sum to 1"));
-  EXPECT_THAT(message([] { Column::jagged<float>({1}, {2, -1}); }), HasSubstr("row 1 has length -1"));
-  EXPECT_THAT(message([] { Column::dense<float>({1}).row<double>(0); }), HasSubstr("holds dense f32 [], asked for f64"));
-  EXPECT_THAT(message([] { Column::dense<float>({1}).row<float>(1); }), HasSubstr("row 1, wanted 0..0"));
+  EXPECT_THAT(message([] {
+                Column::dense<float>({1, 2, 3}, {2});
+              }),
+              HasSubstr("3 values, wanted 1 rows of 2"));
+  EXPECT_THAT(message([] {
+                Column::jagged<float>({1, 2}, {1});
+              }),
+              HasSubstr("2 values, row lengths sum to 1"));
+  EXPECT_THAT(message([] {
+                Column::jagged<float>({1}, {2, -1});
+              }),
+              HasSubstr("row 1 has length -1"));
+  EXPECT_THAT(message([] { Column::dense<float>({1}).row<double>(0); }),
+              HasSubstr("holds dense f32 [], asked for f64"));
+  EXPECT_THAT(message([] { Column::dense<float>({1}).row<float>(1); }),
+              HasSubstr("row 1, wanted 0..0"));
   EXPECT_THAT(message([] { Column::dense<float>({1}).row<float>(-1); }), HasSubstr("row -1"));
-  EXPECT_THAT(message([] { Column::dense<float>({1}).slice(0, 2); }), HasSubstr("slice of 2 rows from 0"));
+  EXPECT_THAT(message([] { Column::dense<float>({1}).slice(0, 2); }),
+              HasSubstr("slice of 2 rows from 0"));
   const std::vector<std::int64_t> past{0, 1};
   EXPECT_THAT(message([&] { Column::dense<float>({1}).index(past); }), HasSubstr("index 1 at 1"));
   EXPECT_THAT(message([] { Column::json({"{}", "{"}); }), HasSubstr("row 1"));
-  EXPECT_THAT(message([] { row_elements(std::vector<std::int64_t>{std::int64_t{1} << 40, 1 << 20}); }),
+  EXPECT_THAT(message([] {
+                row_elements(std::vector<std::int64_t>{std::int64_t{1} << 40, 1 << 20});
+              }),
               HasSubstr("overflows"));
 }
 

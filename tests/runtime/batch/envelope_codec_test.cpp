@@ -16,7 +16,8 @@ using ::testing::HasSubstr;
 
 Error nested_error(std::size_t depth) {
   Error error{.code = ErrorCode::kInternal, .message = "root", .origin = {}, .causes = {}};
-  for (std::size_t i = 0; i < depth; ++i) error = std::move(error).wrap(ErrorCode::kAborted, fmt::format("level {}", i));
+  for (std::size_t i = 0; i < depth; ++i)
+    error = std::move(error).wrap(ErrorCode::kAborted, fmt::format("level {}", i));
   error.origin = {.group = "policy", .rank = RankId{3}, .node = NodeId{0}};
   return error;
 }
@@ -51,7 +52,8 @@ TEST(Envelope, EveryKindComesBackAsSent) {
   all.back().source = std::nullopt;
   all.push_back(call());
   all.back().kind = MessageKind::kResult;
-  all.back().payload = {.place = HeldPayload{"rollout", RankId{2}, 99}, .bytes = 1ULL << 40, .checksum = 5};
+  all.back().payload = {
+      .place = HeldPayload{"rollout", RankId{2}, 99}, .bytes = 1ULL << 40, .checksum = 5};
   all.push_back(Envelope{.kind = MessageKind::kHeartbeat});
   all.back().remaining = std::chrono::nanoseconds(-5);
   for (const Envelope& envelope : all) {
@@ -92,7 +94,8 @@ TEST(Envelope, DeepAndWideCausesAreCutNotRefused) {
   result<Envelope> back = decode_envelope(*encode_envelope(envelope));
   ASSERT_TRUE(back) << back.error().message;
   std::size_t depth = 0;
-  for (const Error* error = &*back->error; !error->causes.empty(); error = &error->causes.front()) ++depth;
+  for (const Error* error = &*back->error; !error->causes.empty(); error = &error->causes.front())
+    ++depth;
   EXPECT_EQ(depth, kCauseDepthMax);
   envelope.error = nested_error(0);
   envelope.error->causes.assign(1000, nested_error(0));
@@ -124,7 +127,8 @@ TEST(Envelope, InconsistentEnvelopesAreNotSent) {
   EXPECT_THAT(encode_envelope(envelope).error().message, HasSubstr("error lacks an error"));
   envelope = call();
   envelope.payload.bytes = 4;
-  EXPECT_THAT(encode_envelope(envelope).error().message, AllOf(HasSubstr("3 bytes"), HasSubstr("4")));
+  EXPECT_THAT(encode_envelope(envelope).error().message,
+              AllOf(HasSubstr("3 bytes"), HasSubstr("4")));
 }
 
 TEST(Envelope, TruncationsAreRefused) {
@@ -157,7 +161,8 @@ TEST(Envelope, ChangedBytesNeverCrash) {
     for_seeds(3000, [&](Rng& rng) {
       std::vector<std::byte> bytes = original;
       for (std::int64_t i = 1 + pick(rng, 4); i > 0; --i)
-        bytes[static_cast<std::size_t>(pick(rng, std::ssize(bytes)))] = static_cast<std::byte>(rng.below(256));
+        bytes[static_cast<std::size_t>(pick(rng, std::ssize(bytes)))] =
+            static_cast<std::byte>(rng.below(256));
       const result<Envelope> back = decode_envelope(bytes, false);
       EXPECT_TRUE(back || back.error().code == ErrorCode::kCorrupt) << back.error().to_string();
     });

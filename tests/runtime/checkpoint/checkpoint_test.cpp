@@ -36,13 +36,15 @@ std::string text_of(const AlignedBytes& content) {
 }
 
 /// Writes a step whose every value is derived from the step.
-result<std::filesystem::path> save(const std::filesystem::path& root, std::int64_t step, std::int64_t keep = 0,
-                                   std::size_t elements = 100) {
+result<std::filesystem::path> save(const std::filesystem::path& root, std::int64_t step,
+                                   std::int64_t keep = 0, std::size_t elements = 100) {
   const std::vector<float> weights(elements, static_cast<float>(step));
   const std::vector<std::int64_t> counts{step, step + 1};
-  TROUPE_TRY(CheckpointWriter writer,
-             CheckpointWriter::begin({.root = root, .step = step, .keep = keep, .file_bytes_max = 256}));
-  TROUPE_TRY_VOID(writer.add_tensor<float>("model.weight", {static_cast<std::int64_t>(elements)}, weights));
+  TROUPE_TRY(
+      CheckpointWriter writer,
+      CheckpointWriter::begin({.root = root, .step = step, .keep = keep, .file_bytes_max = 256}));
+  TROUPE_TRY_VOID(
+      writer.add_tensor<float>("model.weight", {static_cast<std::int64_t>(elements)}, weights));
   TROUPE_TRY_VOID(writer.add_tensor<std::int64_t>("counts", {2, 1}, counts));
   TROUPE_TRY_VOID(writer.add_blob("rng", bytes_of(fmt::format("state of {}", step))));
   TROUPE_TRY_VOID(writer.add_state("cursor", fmt::format("{{\"row\": {}}}", step)));
@@ -60,7 +62,8 @@ void expect_step(const Checkpoint& checkpoint, std::int64_t step) {
 
 std::set<std::string> names_in(const std::filesystem::path& folder) {
   std::set<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) names.insert(entry.path().filename().string());
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    names.insert(entry.path().filename().string());
   return names;
 }
 
@@ -112,7 +115,8 @@ TEST(Checkpoint, ComesBackBitForBit) {
       ASSERT_TRUE(found) << found.error().message;
       EXPECT_TRUE(Column::dense<double>(*found).bitwise_equal(Column::dense<double>(values)));
       EXPECT_EQ(text_of(*back->blob(name)), blobs[name]);
-      EXPECT_EQ(back->index().tensors.at(name).shape, (std::vector<std::int64_t>{1, std::ssize(values)}));
+      EXPECT_EQ(back->index().tensors.at(name).shape,
+                (std::vector<std::int64_t>{1, std::ssize(values)}));
     }
     EXPECT_EQ(*back->state("s"), "[1, 2]");
     EXPECT_TRUE(back->verify());
@@ -123,7 +127,8 @@ TEST(Checkpoint, RootHoldsStepsAndTheMarkerOnly) {
   const TemporaryFolder root;
   ASSERT_TRUE(save(root.path(), 10));
   ASSERT_TRUE(save(root.path(), 20));
-  EXPECT_THAT(names_in(root.path()), ElementsAre("global_step_10", "global_step_20", std::string(kMarkerFile)));
+  EXPECT_THAT(names_in(root.path()),
+              ElementsAre("global_step_10", "global_step_20", std::string(kMarkerFile)));
   std::ifstream marker(root.path() / kMarkerFile);
   std::int64_t step = 0;
   marker >> step;
@@ -174,7 +179,8 @@ TEST(Checkpoint, PruningCountsCompleteOnesOnly) {
   std::filesystem::create_directory(root.path() / "global_step_0");
   ASSERT_TRUE(save(root.path(), 4, 2));
   EXPECT_THAT(*complete_steps(root.path()), ElementsAre(2, 4));
-  EXPECT_THAT(names_in(root.path()), ElementsAre("global_step_2", "global_step_3", "global_step_4", std::string(kMarkerFile)));
+  EXPECT_THAT(names_in(root.path()), ElementsAre("global_step_2", "global_step_3", "global_step_4",
+                                                 std::string(kMarkerFile)));
 }
 
 TEST(Checkpoint, LeftoversOfDeadWritersAreRemovedThoseOfLiveOnesNot) {
@@ -195,11 +201,15 @@ TEST(Checkpoint, TornDirectoriesAreSkippedWithAWarningThatNamesThem) {
   using Tear = std::function<void(const std::filesystem::path&)>;
   const std::vector<std::pair<const char*, Tear>> tears{
       {"index gone", [](const auto& folder) { std::filesystem::remove(folder / kIndexFile); }},
-      {"index empty", [](const auto& folder) { std::filesystem::resize_file(folder / kIndexFile, 0); }},
-      {"index short", [](const auto& folder) { std::filesystem::resize_file(folder / kIndexFile, 60); }},
+      {"index empty",
+       [](const auto& folder) { std::filesystem::resize_file(folder / kIndexFile, 0); }},
+      {"index short",
+       [](const auto& folder) { std::filesystem::resize_file(folder / kIndexFile, 60); }},
       {"data gone", [](const auto& folder) { std::filesystem::remove(folder / "data_00000.bin"); }},
-      {"data short", [](const auto& folder) { std::filesystem::resize_file(folder / "data_00000.bin", 100); }},
-      {"data long", [](const auto& folder) { std::filesystem::resize_file(folder / "data_00000.bin", 9000); }},
+      {"data short",
+       [](const auto& folder) { std::filesystem::resize_file(folder / "data_00000.bin", 100); }},
+      {"data long",
+       [](const auto& folder) { std::filesystem::resize_file(folder / "data_00000.bin", 9000); }},
       {"all gone", [](const auto& folder) {
          std::filesystem::remove_all(folder);
          std::filesystem::create_directory(folder);
@@ -229,7 +239,8 @@ TEST(Checkpoint, StepsThatTheMarkerHasNotReachedAreSkipped) {
   EXPECT_THAT(warnings, HasSubstr("global_step_20"));
   std::filesystem::remove(root.path() / kMarkerFile);
   warnings = warnings_of([&] { EXPECT_EQ(*Checkpoint::latest(root.path()), std::nullopt); });
-  EXPECT_THAT(warnings, AllOf(HasSubstr("global_step_20"), HasSubstr("global_step_10"), HasSubstr("missing")));
+  EXPECT_THAT(warnings, AllOf(HasSubstr("global_step_20"), HasSubstr("global_step_10"),
+                              HasSubstr("missing")));
 }
 
 TEST(Checkpoint, DamagedContentNamesFileTensorAndBothChecksums) {
@@ -245,7 +256,8 @@ TEST(Checkpoint, DamagedContentNamesFileTensorAndBothChecksums) {
   EXPECT_EQ(bad.error().code, ErrorCode::kCorrupt);
   const auto damaged = read_file_part(path, section.offset, section.bytes);
   EXPECT_THAT(bad.error().message,
-              AllOf(HasSubstr(path.string()), HasSubstr("model.weight"), HasSubstr(fmt::format("{:08x}", section.checksum)),
+              AllOf(HasSubstr(path.string()), HasSubstr("model.weight"),
+                    HasSubstr(fmt::format("{:08x}", section.checksum)),
                     HasSubstr(fmt::format("{:08x}", crc32c(damaged->bytes())))));
   EXPECT_FALSE(checkpoint.verify());
   EXPECT_TRUE(checkpoint.tensor<std::int64_t>("counts"));
@@ -259,7 +271,8 @@ TEST(Checkpoint, DamagedIndexIsAnErrorNotASkip) {
   const auto latest = Checkpoint::latest(root.path());
   ASSERT_FALSE(latest);
   EXPECT_EQ(latest.error().code, ErrorCode::kCorrupt);
-  EXPECT_THAT(latest.error().message, AllOf(HasSubstr((folder / kIndexFile).string()), HasSubstr("checksum")));
+  EXPECT_THAT(latest.error().message,
+              AllOf(HasSubstr((folder / kIndexFile).string()), HasSubstr("checksum")));
 }
 
 TEST(Checkpoint, DamagedMarkerIsAnErrorThatNamesIt) {
@@ -276,12 +289,14 @@ TEST(Checkpoint, DamagedMarkerIsAnErrorThatNamesIt) {
 TEST(Checkpoint, AFolderRenamedToAnotherStepIsNoticed) {
   const TemporaryFolder root;
   std::filesystem::rename(*save(root.path(), 10), root.path() / "global_step_9");
-  EXPECT_THAT(Checkpoint::latest(root.path()).error().message, AllOf(HasSubstr("global_step_9"), HasSubstr("step 10")));
+  EXPECT_THAT(Checkpoint::latest(root.path()).error().message,
+              AllOf(HasSubstr("global_step_9"), HasSubstr("step 10")));
 }
 
 TEST(Checkpoint, WriterRefusesWhatItCouldNotReadBack) {
   const TemporaryFolder root;
-  EXPECT_EQ(CheckpointWriter::begin({.root = root.path(), .step = -1}).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(CheckpointWriter::begin({.root = root.path(), .step = -1}).error().code,
+            ErrorCode::kInvalidArgument);
   EXPECT_FALSE(CheckpointWriter::begin({.root = "/proc/nowhere", .step = 1}));
   CheckpointWriter writer = *CheckpointWriter::begin({.root = root.path(), .step = 1});
   const std::vector<float> three{1, 2, 3};
@@ -293,7 +308,8 @@ TEST(Checkpoint, WriterRefusesWhatItCouldNotReadBack) {
   ASSERT_TRUE(writer.commit());
   const Checkpoint checkpoint = **Checkpoint::latest(root.path());
   EXPECT_EQ(checkpoint.tensor<float>("none").error().code, ErrorCode::kNotFound);
-  EXPECT_THAT(checkpoint.tensor<double>("w").error().message, AllOf(HasSubstr("f32"), HasSubstr("f64")));
+  EXPECT_THAT(checkpoint.tensor<double>("w").error().message,
+              AllOf(HasSubstr("f32"), HasSubstr("f64")));
   EXPECT_EQ(checkpoint.blob("none").error().code, ErrorCode::kNotFound);
   EXPECT_EQ(checkpoint.state("none").error().code, ErrorCode::kNotFound);
 }
@@ -303,7 +319,8 @@ TEST(Checkpoint, AKillAtAnyMomentLeavesTheLastCompleteOne) {
   const auto start = std::chrono::steady_clock::now();
   ASSERT_TRUE(save(root.path(), 1, 2, 20'000));
   const auto one_save = std::chrono::steady_clock::now() - start;
-  const auto longest = std::chrono::duration_cast<std::chrono::microseconds>(3 * one_save).count() + 2000;
+  const auto longest =
+      std::chrono::duration_cast<std::chrono::microseconds>(3 * one_save).count() + 2000;
   std::int64_t reached = 1;
   Rng rng(11);
   for (int round = 0; round < 25; ++round) {
@@ -331,7 +348,8 @@ TEST(Checkpoint, AKillAtAnyMomentLeavesTheLastCompleteOne) {
   EXPECT_GT(reached, 1) << "no child lived long enough for a save";
   ASSERT_TRUE(save(root.path(), reached + 1, 1));
   EXPECT_THAT(*complete_steps(root.path()), ElementsAre(reached + 1));
-  for (const std::string& name : names_in(root.path())) EXPECT_THAT(name, testing::Not(StartsWith(".")));
+  for (const std::string& name : names_in(root.path()))
+    EXPECT_THAT(name, testing::Not(StartsWith(".")));
 }
 
 }  // namespace

@@ -22,7 +22,8 @@ CheckpointIndex sample() {
   index.files = {{"data_0.bin", 1000}, {"data_1.bin", 64}};
   index.tensors["w"] = {DType::kF32, {2, 3}, {.file = 0, .offset = 0, .bytes = 24, .checksum = 7}};
   index.tensors["scalar"] = {DType::kF64, {}, {.file = 0, .offset = 64, .bytes = 8, .checksum = 8}};
-  index.tensors["none"] = {DType::kF32, {0, 9}, {.file = 1, .offset = 64, .bytes = 0, .checksum = 0}};
+  index.tensors["none"] = {
+      DType::kF32, {0, 9}, {.file = 1, .offset = 64, .bytes = 0, .checksum = 0}};
   index.blobs["rng"] = {.file = 1, .offset = 0, .bytes = 64, .checksum = 9};
   index.states["cursor"] = "{\"row\": 1}";
   index.states[std::string("zero\0byte", 9)] = "null";
@@ -47,16 +48,30 @@ TEST(CheckpointIndex, InconsistenciesNameTheEntryAndBothValues) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
   const std::vector<Case> cases{
       {[](auto& i) { i.tensors["w"].section.bytes = 20; }, {"tensor w", "20 bytes", "[2, 3]"}},
-      {[](auto& i) { i.tensors["w"].shape = {2, -3}; }, {"tensor w", "-3"}},
-      {[](auto& i) { i.tensors["w"].shape = {kMost, kMost}; }, {"tensor w", "24 bytes"}},
-      {[](auto& i) { i.tensors["w"].shape = {1 << 20, 1 << 20, 1 << 20, 1 << 20}; }, {"tensor w"}},
+      {[](auto& i) {
+         i.tensors["w"].shape = {2, -3};
+       },
+       {"tensor w", "-3"}},
+      {[](auto& i) {
+         i.tensors["w"].shape = {kMost, kMost};
+       },
+       {"tensor w", "24 bytes"}},
+      {[](auto& i) {
+         i.tensors["w"].shape = {1 << 20, 1 << 20, 1 << 20, 1 << 20};
+       },
+       {"tensor w"}},
       {[](auto& i) { i.tensors["w"].shape.assign(17, 1); }, {"tensor w", "17 sides"}},
-      {[](auto& i) { i.tensors["none"].section = {.file = 1, .offset = 60, .bytes = 4, .checksum = 0}; }, {"tensor none", "4 bytes"}},
-      {[](auto& i) { i.tensors["w"].section.offset = 980; }, {"tensor w", "980", "data_0.bin", "1000"}},
+      {[](auto& i) {
+         i.tensors["none"].section = {.file = 1, .offset = 60, .bytes = 4, .checksum = 0};
+       },
+       {"tensor none", "4 bytes"}},
+      {[](auto& i) { i.tensors["w"].section.offset = 980; },
+       {"tensor w", "980", "data_0.bin", "1000"}},
       {[](auto& i) { i.tensors["w"].section.offset = kMost; }, {"tensor w", "data_0.bin"}},
       {[](auto& i) { i.tensors["w"].section.offset = -1; }, {"tensor w", "-1"}},
       {[](auto& i) { i.blobs["rng"].file = 2; }, {"blob rng", "2 of 2"}},
-      {[](auto& i) { i.tensors["scalar"].section.offset = 16; }, {"w ends at 24", "scalar starts at 16"}},
+      {[](auto& i) { i.tensors["scalar"].section.offset = 16; },
+       {"w ends at 24", "scalar starts at 16"}},
       {[](auto& i) { i.files[0].name = "../data"; }, {"../data"}},
       {[](auto& i) { i.files[0].name = ".."; }, {"'..'"}},
       {[](auto& i) { i.files[0].name = ""; }, {"''"}},
@@ -71,7 +86,8 @@ TEST(CheckpointIndex, InconsistenciesNameTheEntryAndBothValues) {
     const auto bytes = encode_index(index);
     ASSERT_FALSE(bytes);
     EXPECT_EQ(bytes.error().code, ErrorCode::kInvalidArgument);
-    for (const std::string& part : cases[c].named) EXPECT_THAT(bytes.error().message, HasSubstr(part));
+    for (const std::string& part : cases[c].named)
+      EXPECT_THAT(bytes.error().message, HasSubstr(part));
   }
 }
 
@@ -94,7 +110,8 @@ TEST(CheckpointIndex, ChangedBytesNeverCrash) {
   for_seeds(5000, [&](Rng& rng) {
     std::vector<std::byte> bytes = original;
     for (std::int64_t i = 1 + pick(rng, 4); i > 0; --i)
-      bytes[static_cast<std::size_t>(pick(rng, std::ssize(bytes)))] = static_cast<std::byte>(rng.below(256));
+      bytes[static_cast<std::size_t>(pick(rng, std::ssize(bytes)))] =
+          static_cast<std::byte>(rng.below(256));
     const auto index = decode_index(bytes, false);
     EXPECT_TRUE(index || index.error().code == ErrorCode::kCorrupt);
   });

@@ -84,7 +84,8 @@ TEST(Metrics, ConflictingReductionsChangeNothingAndNameBoth) {
   const result<void> merged = metrics.merge(other);
   ASSERT_FALSE(merged);
   EXPECT_EQ(merged.error().code, ErrorCode::kConflict);
-  EXPECT_THAT(merged.error().message, AllOf(HasSubstr("actor/pg_loss"), HasSubstr("mean"), HasSubstr("max")));
+  EXPECT_THAT(merged.error().message,
+              AllOf(HasSubstr("actor/pg_loss"), HasSubstr("mean"), HasSubstr("max")));
   EXPECT_EQ(metrics, before);
   EXPECT_THROW(metrics.add("actor/pg_loss", 1, Reduction::kSum), CheckFailure);
 }
@@ -134,12 +135,17 @@ TEST(Metrics, QuantilesAreWithinTheBucketWidth) {
 
 TEST(Metrics, HistogramHoldsEveryFiniteDouble) {
   Histogram histogram;
-  const std::vector<double> values{std::numeric_limits<double>::max(), -std::numeric_limits<double>::max(),
-                                   std::numeric_limits<double>::denorm_min(), -0.0, kInfinity, kNan};
+  const std::vector<double> values{std::numeric_limits<double>::max(),
+                                   -std::numeric_limits<double>::max(),
+                                   std::numeric_limits<double>::denorm_min(),
+                                   -0.0,
+                                   kInfinity,
+                                   kNan};
   for (const double value : values) histogram.add(value, 1);
   EXPECT_EQ(histogram.buckets.size(), 4U);
   EXPECT_EQ(histogram.non_finite_weight, 2.0);
-  for (const auto& [key, weight] : histogram.buckets) EXPECT_LE(std::abs(key), kHistogramBucketsMax / 2);
+  for (const auto& [key, weight] : histogram.buckets)
+    EXPECT_LE(std::abs(key), kHistogramBucketsMax / 2);
   EXPECT_TRUE(std::isfinite(*histogram.quantile(1.0)));
   EXPECT_TRUE(std::isfinite(*histogram.quantile(0.0)));
   EXPECT_EQ(Histogram{}.quantile(0.5), std::nullopt);
