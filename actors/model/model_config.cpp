@@ -34,19 +34,27 @@ std::int64_t ModelConfig::parameter_count() const {
 }
 
 result<void> ModelConfig::validate() const {
-  // Large enough for every model, small enough that products of two stay far from overflow.
-  constexpr std::int64_t kSizeMax = std::int64_t{1} << 30;
-  const std::pair<std::string_view, std::int64_t> sizes[] = {
-      {"hidden_size", hidden_size},          {"intermediate_size", intermediate_size},
-      {"num_hidden_layers", layer_count},    {"num_attention_heads", head_count},
-      {"num_key_value_heads", kv_head_count}, {"head_dim", head_dim},
-      {"vocab_size", vocab_size},            {"max_position_embeddings", positions_max}};
-  for (const auto& [name, value] : sizes)
-    if (value < 1 || value > kSizeMax)
-      return fail(ErrorCode::kInvalidArgument, "{} is {}, must be 1 to {}", name, value, kSizeMax);
-  if (q_size() > kSizeMax)
+  // Far above every model, and small enough that no count of parameters overflows.
+  struct Size {
+    std::string_view name;
+    std::int64_t value;
+    std::int64_t most;
+  };
+  constexpr std::int64_t kWidthMax = 1 << 22;
+  const Size sizes[] = {{"hidden_size", hidden_size, kWidthMax},
+                        {"intermediate_size", intermediate_size, kWidthMax},
+                        {"num_hidden_layers", layer_count, 1 << 12},
+                        {"num_attention_heads", head_count, kWidthMax},
+                        {"num_key_value_heads", kv_head_count, kWidthMax},
+                        {"head_dim", head_dim, kWidthMax},
+                        {"vocab_size", vocab_size, 1 << 26},
+                        {"max_position_embeddings", positions_max, 1 << 30}};
+  for (const auto& [name, value, most] : sizes)
+    if (value < 1 || value > most)
+      return fail(ErrorCode::kInvalidArgument, "{} is {}, must be 1 to {}", name, value, most);
+  if (q_size() > kWidthMax)
     return fail(ErrorCode::kInvalidArgument, "num_attention_heads {} times head_dim {} exceeds {}",
-                head_count, head_dim, kSizeMax);
+                head_count, head_dim, kWidthMax);
   if (head_count % kv_head_count != 0)
     return fail(ErrorCode::kInvalidArgument,
                 "num_attention_heads {} is not a multiple of num_key_value_heads {}", head_count,

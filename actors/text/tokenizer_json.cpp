@@ -17,7 +17,7 @@ namespace {
 using nlohmann::json;
 
 /// Larger than any vocabulary; keeps a hostile file from asking for gigabytes.
-constexpr std::int32_t kIdMax = 1 << 22;
+constexpr std::int32_t kIdMax = 1 << 20;
 
 bool is_token_id(const json& value) {
   return value.is_number_unsigned() && value.get<std::uint64_t>() < std::uint64_t{kIdMax};

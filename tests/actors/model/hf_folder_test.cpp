@@ -93,7 +93,9 @@ TEST(WeightSet, DrawsTheSameNumbersForTheSameSeedAndName) {
 TEST(HfFolder, SavesAndLoadsBitForBit) {
   for (const ModelFamily family : {ModelFamily::kLlama, ModelFamily::kQwen2, ModelFamily::kQwen3}) {
     for (const bool tied : {false, true}) {
-      for (const std::int64_t shard_bytes : {std::int64_t{1}, std::int64_t{2000}, std::int64_t{1} << 30}) {
+      // 1 byte: a file for each tensor, once, as every file is synced to the disk.
+      const std::int64_t small = family == ModelFamily::kLlama && tied ? 1 : 4000;
+      for (const std::int64_t shard_bytes : {small, std::int64_t{1} << 30}) {
         const TemporaryFolder folder;
         const ModelConfig config = tiny(family, tied);
         const WeightSet weights = random_weights(config, 3, {.bias_and_norm_spread = 0.1});
