@@ -4,7 +4,7 @@
 //
 // Ownership: counted; held by the core while open, and by each engine's queue.
 // **Threads:** `run` on each rank's engine thread in parallel; the rest from any thread.
-// **Invariants:** completed exactly once; all ranks take the same decision whether to run it and
+// **Invariants:** completed exactly once, by whoever settles it first; all ranks take the same decision whether to run it and
 // whether to rebuild the communicators before (`plan`), because the first one to decide wins.
 
 #include "runtime/base/clock.hpp"
@@ -28,8 +28,9 @@ class Call : public RefCounted {
  public:
   /// Runs the method of `worker` with this rank's arguments and keeps the value.
   virtual result<void> run(void* worker, RankId rank, WorkerContext& context) = 0;
-  /// Joins the values of all ranks and completes the caller's pending.
-  virtual result<void> finish() = 0;
+  /// Joins the values of all ranks; `deliver` then completes the caller's pending.
+  virtual result<void> join() = 0;
+  virtual void deliver() = 0;
   /// Completes the pending with an error; false when it is over.
   virtual bool fail(Error error) = 0;
   virtual bool over() const = 0;
@@ -51,6 +52,9 @@ class Call : public RefCounted {
   }
   std::atomic<std::int64_t> plan{kUndecided};
   std::atomic<std::int64_t> ranks_left{0};
+  /// True for the one who may complete the call.
+  bool settle() { return !settled.exchange(true); }
+  std::atomic<bool> settled{false};
   std::atomic<bool> failed{false};     ///< some rank did not give a value
   std::atomic<bool> broken{false};     ///< its communicators were aborted: late ranks skip it
   std::atomic<bool> abandoned{false};  ///< nobody wants the result

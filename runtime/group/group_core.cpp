@@ -156,7 +156,7 @@ void GroupCore::submit(Ref<Call> call, const CancelToken& cancel) {
   }
   if (cancel.signal() == nullptr) return;
   auto registration = cancel.on_cancel([core = Ref<GroupCore>(this), call](const Error& reason) {
-    call->fail(reason);
+    if (call->settle()) call->fail(reason);
     core->abandon(*call);
   });
   const std::lock_guard lock(mutex_);
@@ -181,6 +181,7 @@ void GroupCore::close(Call& call) {
 }
 
 void GroupCore::abandon(Call& call) {
+  call.settle();
   call.abandoned.store(true);
   call.decide(Call::kSkip);
   for (const auto& rank : ranks_) {
@@ -191,8 +192,12 @@ void GroupCore::abandon(Call& call) {
   close(call);
 }
 
+void GroupCore::fail_settled(Call& call, Error error) {
+  close(call);  // first, so that who sees the error may call again at once
+  call.fail(std::move(error).at({.group = options_.name, .rank = {}, .node = {}}));
+}
+
 void GroupCore::rank_done(Call& call, RankId rank, result<void> outcome) {
-  const bool first_failure = !outcome && !call.failed.exchange(true);
   if (!outcome) {
     Error error = std::move(outcome).error();
     if (error.origin.rank && (error.origin.rank != rank || error.origin.group != options_.name)) {
@@ -201,24 +206,27 @@ void GroupCore::rank_done(Call& call, RankId rank, result<void> outcome) {
       error.message = fmt::format("{}: {}", call.method, error.message);
     }
     error = std::move(error).at({.group = options_.name, .rank = rank, .node = {}});
-    const Error cause = error;
-    call.fail(std::move(error));
-    if (first_failure) break_communicators(call, rank, cause, call.ranks_left.load() > 1);
-    close(call);
+    // Settled before peers are freed: their errors are consequences.
+    const bool first = call.settle();
+    if (!call.failed.exchange(true))
+      break_communicators(call, rank, error, call.ranks_left.load() > 1);
+    if (first) fail_settled(call, std::move(error));
   }
   if (call.ranks_left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-  if (call.failed.load() || call.over() || call.plan.load() == Call::kSkip) return;
+  if (!call.settle()) return;
   try {
-    outcome = call.finish();
+    outcome = call.join();
   } catch (...) {
     outcome = fail(error_of_current_exception());
   }
   if (!outcome) {
     Error error = std::move(outcome).error();
     error.message = fmt::format("{}: joining results: {}", call.method, error.message);
-    call.fail(std::move(error).at({.group = options_.name, .rank = {}, .node = {}}));
+    fail_settled(call, std::move(error));
+    return;
   }
   close(call);
+  call.deliver();
 }
 
 void GroupCore::break_communicators(Call& call, RankId rank, const Error& cause, bool others_wait) {
@@ -228,19 +236,17 @@ void GroupCore::break_communicators(Call& call, RankId rank, const Error& cause,
     call.broken.store(true);
     world.abort(cause);
   }
-  if (world.failure()) plan_rebuild(&call);
+  if (world.failure()) plan_rebuild();
 }
 
-void GroupCore::plan_rebuild(const Call* after) {
+void GroupCore::plan_rebuild() {
   const std::lock_guard lock(mutex_);
   const std::int64_t plan = Call::kRebuildBase + epoch_ + 1;
-  bool passed = after == nullptr;
   for (const auto& open : open_calls_) {
-    if (passed && open->decide(plan) == plan) {
+    if (open->decide(plan) == plan) {
       ++epoch_;
       return;
     }
-    passed = passed || open.get() == after;
   }
   rebuild_next_ = true;
 }
@@ -252,7 +258,7 @@ std::string GroupCore::waiting_ranks(const Call& call) const {
     bool here = false;
     {
       const std::lock_guard lock(rank->cell().mutex);
-      if (rank->cell().current == nullptr) continue;
+      if (!rank->cell().busy) continue;
       here = rank->cell().current == &call;
     }
     std::string& text = here ? in_it : before_it;
@@ -265,7 +271,7 @@ std::string GroupCore::waiting_ranks(const Call& call) const {
 }
 
 void GroupCore::deadline_passed(Call& call) {
-  if (call.over()) return;
+  if (!call.settle()) return;
   const bool begun = call.decide(Call::kSkip) != Call::kSkip;
   Error error{.code = ErrorCode::kDeadline,
               .message = fmt::format("{}: deadline passed after {:.3f} s: {}", call.method,
@@ -285,13 +291,9 @@ void GroupCore::deadline_passed(Call& call) {
     rank->cell().cancelled.store(true);
   }
   call.abandoned.store(true);
-  const Error cause = error;
-  if (!call.fail(std::move(error))) return;
-  const bool first_failure = !call.failed.exchange(true);
-  if (begun && first_failure) {
-    break_communicators(call, cause.origin.rank.value_or(RankId{0}), cause, true);
-  }
-  close(call);
+  if (!call.failed.exchange(true) && begun)
+    break_communicators(call, error.origin.rank.value_or(RankId{0}), error, true);
+  fail_settled(call, std::move(error));
 }
 
 void GroupCore::rank_died(RankId rank, Error cause, Call* during) {
@@ -316,21 +318,18 @@ void GroupCore::rank_died(RankId rank, Error cause, Call* during) {
   if (during != nullptr) {
     during->failed.store(true);
     during->broken.store(true);
-    during->fail(first_death ? cause : later);
+    if (during->settle()) fail_settled(*during, first_death ? cause : later);
   }
   for (const auto& call : open) {
     call->failed.store(true);
     call->broken.store(true);
     call->decide(Call::kSkip);
+    if (!call->settle()) continue;
     Error error = later;
     error.message = fmt::format("{}: {}", call->method, error.message);
     // A call that runs on the dead rank's peers ends with the cause itself.
-    if (during == nullptr && call == open.front() && first_death) {
-      call->fail(cause);
-    } else {
-      call->fail(std::move(error).at({.group = options_.name, .rank = {}, .node = {}}));
-    }
-    close(*call);
+    const bool running = during == nullptr && call == open.front() && first_death;
+    fail_settled(*call, running ? cause : std::move(error));
   }
   ranks_[index(rank)]->stop();
   if (!first_death) return;
@@ -350,7 +349,7 @@ void GroupCore::request_abort(RankId rank, Error cause) {
 void GroupCore::abort(RankId rank, const Error& cause) {
   if (options_.collectives && ranks_.size() > 1) {
     ranks_[index(rank)]->cell().world->abort(cause);
-    plan_rebuild(nullptr);
+    plan_rebuild();
   }
 }
 
@@ -382,7 +381,7 @@ void GroupCore::shutdown() {
     error.message = fmt::format("{}: {}", call->method, error.message);
     call->failed.store(true);
     call->broken.store(true);
-    call->fail(std::move(error).at({.group = options_.name, .rank = {}, .node = {}}));
+    if (call->settle()) fail_settled(*call, std::move(error));
     abandon(*call);
   }
   for (const auto& rank : ranks_) rank->stop();

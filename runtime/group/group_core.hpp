@@ -74,8 +74,10 @@ class GroupCore final : public RefCounted {
   /// After the first error of a call: frees ranks that wait for the failed one, and plans the
   /// rebuilding of the communicators before the first call that no rank has begun.
   void break_communicators(Call& call, RankId rank, const Error& cause, bool others_wait);
-  /// The first call after `after` (any, when null) that nobody has begun rebuilds first.
-  void plan_rebuild(const Call* after);
+  /// The first call that nobody has begun rebuilds the communicators first.
+  void plan_rebuild();
+  /// Completes a call that the caller of this has settled.
+  void fail_settled(Call& call, Error error);
   std::string waiting_ranks(const Call& call) const;
 
   ActorSystem& system_;

@@ -5,10 +5,14 @@
 #include "runtime/group/group_core.hpp"
 #include "runtime/task/failure.hpp"
 
+#include <algorithm>
+#include <chrono>
 #include <utility>
 
 namespace troupe::runtime {
 namespace {
+
+constexpr Duration kRebuildSlice = std::chrono::milliseconds(20);
 
 TimePoint now() { return SteadyClock().now(); }
 
@@ -99,6 +103,7 @@ result<void> Rank::split_axes(Deadline deadline) {
 bool Rank::construct(GroupCore& core, const MakeWorker& make_worker) {
   const Deadline deadline = Deadline::in(core.options().create_deadline);
   cell_.deadline.store(deadline.at.time_since_epoch().count());
+  begin_work("constructor", nullptr);
   std::optional<Error> error;
   try {
     if (auto split = split_axes(deadline); !split) {
@@ -112,8 +117,22 @@ bool Rank::construct(GroupCore& core, const MakeWorker& make_worker) {
     error = error_of_current_exception();
   }
   const bool good = !error;
+  end_work(error);
   core.rank_constructed(cell_.rank, std::move(error));
   return good;
+}
+
+/// Waits for all ranks in short slices: when the call is broken meanwhile, the others may never
+/// come, and a rank that was late for an earlier rebuild may spoil one try by its older epoch.
+result<void> Rank::rebuild(const Call& call, std::int64_t epoch) {
+  for (;;) {
+    const Deadline slice = std::min(call.deadline, Deadline::in(kRebuildSlice));
+    auto done = cell_.world->rebuild(epoch, slice);
+    if (done) return {};
+    const ErrorCode code = done.error().code;
+    const bool again = code == ErrorCode::kDeadline || code == ErrorCode::kConflict;
+    if (!again || call.broken.load() || call.deadline.passed()) return done;
+  }
 }
 
 /// What comes before the method: rebuilt communicators and the turn in the device's lane.
@@ -121,7 +140,7 @@ result<void> Rank::prepare(Call& call, std::unique_ptr<LaneGate::Turn>& turn) {
   const std::int64_t plan = call.decide(Call::kRun);
   if (plan >= Call::kRebuildBase && cell_.world) {
     const auto waiting = context_.waiting_for("rebuilding of the communicators");
-    TROUPE_TRY_VOID(cell_.world->rebuild(plan - Call::kRebuildBase, call.deadline));
+    TROUPE_TRY_VOID(rebuild(call, plan - Call::kRebuildBase));
     TROUPE_TRY_VOID(split_axes(call.deadline));
   }
   if (turn) {
@@ -129,6 +148,23 @@ result<void> Rank::prepare(Call& call, std::unique_ptr<LaneGate::Turn>& turn) {
     TROUPE_TRY_VOID(turn->wait(call.deadline));
   }
   return {};
+}
+
+void Rank::begin_work(std::string_view method, const Call* call) {
+  const std::lock_guard lock(cell_.mutex);
+  cell_.busy = true;
+  cell_.current = call;
+  cell_.method = method;
+  cell_.busy_since = now();
+}
+
+void Rank::end_work(const std::optional<Error>& death) {
+  const std::lock_guard lock(cell_.mutex);
+  cell_.busy = false;
+  cell_.current = nullptr;
+  cell_.method = {};
+  cell_.waits_for.clear();
+  if (death && !cell_.death) cell_.death = death;
 }
 
 bool Rank::run_call(GroupCore& core, Call& call) {
@@ -148,12 +184,7 @@ bool Rank::run_call(GroupCore& core, Call& call) {
                 .submitted = call.submitted,
                 .begin = now(),
                 .end = {}};
-  {
-    const std::lock_guard lock(cell_.mutex);
-    cell_.current = &call;
-    cell_.method = call.method;
-    cell_.busy_since = span.begin;
-  }
+  begin_work(call.method, &call);
   cell_.deadline.store(call.deadline.at.time_since_epoch().count(), std::memory_order_relaxed);
   cell_.cancelled.store(call.abandoned.load(), std::memory_order_relaxed);
   result<void> outcome;
@@ -173,13 +204,7 @@ bool Rank::run_call(GroupCore& core, Call& call) {
     span.ok = outcome.has_value() && !death;
     trace->on_call(span);
   }
-  {
-    const std::lock_guard lock(cell_.mutex);
-    cell_.current = nullptr;
-    cell_.method = {};
-    cell_.waits_for.clear();
-    if (death && !cell_.death) cell_.death = death;
-  }
+  end_work(death);
   cell_.calls_done.fetch_add(1, std::memory_order_relaxed);
   if (death) {
     core.rank_died(cell_.rank, std::move(*death), &call);
@@ -198,7 +223,7 @@ RankStatus Rank::status() const {
   const std::lock_guard lock(cell_.mutex);
   status.dead = cell_.death.has_value();
   if (cell_.death) status.cause = cell_.death->to_string();
-  status.busy = cell_.current != nullptr;
+  status.busy = cell_.busy;
   if (status.busy) {
     status.method = std::string(cell_.method);
     status.busy_seconds = seconds(at - cell_.busy_since);

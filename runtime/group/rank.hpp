@@ -25,6 +25,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -59,7 +60,8 @@ struct RankCell {
   std::atomic<bool> cancelled{false};      // nobody wants the present call's result
 
   mutable std::mutex mutex;  // guards what follows
-  const Call* current = nullptr;  // compared only
+  bool busy = false;
+  const Call* current = nullptr;  // compared only; null in the constructor
   std::string_view method;   // views of declarations live as long as the program
   TimePoint busy_since;
   std::string waits_for;
@@ -95,8 +97,12 @@ class Rank final : public RefCounted {
   /// False when the rank died.
   bool run_call(GroupCore& core, Call& call);
   result<void> prepare(Call& call, std::unique_ptr<LaneGate::Turn>& turn);
+  result<void> rebuild(const Call& call, std::int64_t epoch);
   result<void> split_axes(Deadline deadline);
   Ref<Call> pop();
+  /// What the shell shows.
+  void begin_work(std::string_view method, const Call* call);
+  void end_work(const std::optional<Error>& death);
 
   RankCell cell_;
   WorkerContext context_{cell_};

@@ -4,7 +4,7 @@
 // worker_group.hpp.
 //
 // **Threads:** as `Call`: arguments are set by the caller, values by each rank in its own slot.
-// **Invariants:** arguments are const once set; `finish` runs after every rank has put its value.
+// **Invariants:** arguments are const once set; `join` runs after every rank has put its value.
 
 #include "runtime/base/check.hpp"
 #include "runtime/group/call.hpp"
@@ -181,15 +181,21 @@ class TypedCall final : public Call {
                   std::make_index_sequence<Shape::kArity>());
   }
 
-  result<void> finish() override {
+  result<void> join() override {
+    if constexpr (kKind != ResultKind::kNone) {
+      auto joined = join_values();
+      if (!joined) return troupe::fail(std::move(joined).error());
+      outcome_.emplace(std::move(*joined));
+    }
+    return {};
+  }
+  void deliver() override {
     if constexpr (kKind == ResultKind::kNone) {
       out_.complete({});
     } else {
-      auto joined = join();
-      if (!joined) return troupe::fail(std::move(joined).error());
-      out_.complete(std::move(joined));
+      out_.complete(std::move(*outcome_));
+      outcome_.reset();
     }
-    return {};
   }
   bool fail(Error error) override { return out_.fail(std::move(error)); }
   bool over() const override { return out_.done(); }
@@ -324,7 +330,7 @@ class TypedCall final : public Call {
     return {};
   }
 
-  result<Outcome> join() requires(kKind != ResultKind::kNone) {
+  result<Outcome> join_values() requires(kKind != ResultKind::kNone) {
     std::vector<Slot> values;
     values.reserve(collectors_.size());
     for (const RankId rank : collectors_)
@@ -381,6 +387,7 @@ class TypedCall final : public Call {
   std::optional<std::int64_t> rows_;
   Padding padding_;
   std::vector<std::optional<Slot>> slots_;  // [R]; rank i writes slot i only
+  std::optional<std::conditional_t<std::is_void_v<Outcome>, std::monostate, Outcome>> outcome_;
 };
 
 }  // namespace troupe::runtime
