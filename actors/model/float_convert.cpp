@@ -76,12 +76,17 @@ result<void> convert_to_f32(TensorType type, std::span<const std::byte> bytes,
     case TensorType::kF32:
       if (!bytes.empty()) std::memcpy(target.data(), bytes.data(), bytes.size());
       return {};
-    case TensorType::kBf16: convert_each<std::uint16_t>(bytes, target, bf16_to_f32); return {};
-    case TensorType::kF16: convert_each<std::uint16_t>(bytes, target, f16_to_f32); return {};
+    case TensorType::kBf16:
+      convert_each<std::uint16_t>(bytes, target, bf16_to_f32);
+      return {};
+    case TensorType::kF16:
+      convert_each<std::uint16_t>(bytes, target, f16_to_f32);
+      return {};
     case TensorType::kF64:
       convert_each<double>(bytes, target, [](double value) { return static_cast<float>(value); });
       return {};
-    default: break;
+    default:
+      break;
   }
   return fail(ErrorCode::kInvalidArgument, "{} is not a floating-point type",
               tensor_type_name(type));

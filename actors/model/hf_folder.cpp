@@ -194,9 +194,12 @@ namespace {
 
 TensorType tensor_type_of(WeightType type) {
   switch (type) {
-    case WeightType::kBf16: return TensorType::kBf16;
-    case WeightType::kF16: return TensorType::kF16;
-    case WeightType::kF32: break;
+    case WeightType::kBf16:
+      return TensorType::kBf16;
+    case WeightType::kF16:
+      return TensorType::kF16;
+    case WeightType::kF32:
+      break;
   }
   return TensorType::kF32;
 }
@@ -262,8 +265,7 @@ result<void> write_weights(const fs::path& folder, std::vector<TensorView> views
   json weight_map = json::object();
   std::int64_t total = 0;
   for (std::size_t i = 0; i < shards.size(); ++i) {
-    const std::string name =
-        fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
+    const std::string name = fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
     TROUPE_TRY_VOID(write_safetensors(folder / name, shards[i], write_options));
     kept.insert(name);
     for (const TensorView& view : shards[i]) {

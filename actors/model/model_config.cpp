@@ -11,18 +11,24 @@ namespace troupe::actors {
 
 std::string_view model_family_name(ModelFamily family) {
   switch (family) {
-    case ModelFamily::kLlama: return "llama";
-    case ModelFamily::kQwen2: return "qwen2";
-    case ModelFamily::kQwen3: return "qwen3";
+    case ModelFamily::kLlama:
+      return "llama";
+    case ModelFamily::kQwen2:
+      return "qwen2";
+    case ModelFamily::kQwen3:
+      return "qwen3";
   }
   return "unknown";
 }
 
 std::string_view weight_type_name(WeightType type) {
   switch (type) {
-    case WeightType::kF32: return "float32";
-    case WeightType::kBf16: return "bfloat16";
-    case WeightType::kF16: return "float16";
+    case WeightType::kF32:
+      return "float32";
+    case WeightType::kBf16:
+      return "bfloat16";
+    case WeightType::kF16:
+      return "float16";
   }
   return "unknown";
 }

@@ -103,8 +103,8 @@ struct ModelConfig {
   result<void> validate() const;
 };
 
-/// The `eos_token_id` (int or list) of the text of a generation_config.json; empty when it has none.
-/// Errors: kCorrupt, kInvalidArgument.
+/// The `eos_token_id` (int or list) of the text of a generation_config.json; empty when it has
+/// none. Errors: kCorrupt, kInvalidArgument.
 result<std::vector<std::int32_t>> parse_generation_stop_ids(std::string_view text,
                                                             std::string_view place);
 

@@ -25,9 +25,15 @@ std::vector<double> rope_inverse_frequencies(const ModelConfig& config) {
     const double frequency = std::pow(config.rope.theta, -exponent);
     double& scaled = frequencies[static_cast<std::size_t>(i)];
     switch (config.rope.kind) {
-      case RopeKind::kDefault: scaled = frequency; break;
-      case RopeKind::kLinear: scaled = frequency / config.rope.factor; break;
-      case RopeKind::kLlama3: scaled = llama3_frequency(frequency, config.rope); break;
+      case RopeKind::kDefault:
+        scaled = frequency;
+        break;
+      case RopeKind::kLinear:
+        scaled = frequency / config.rope.factor;
+        break;
+      case RopeKind::kLlama3:
+        scaled = llama3_frequency(frequency, config.rope);
+        break;
     }
   }
   return frequencies;

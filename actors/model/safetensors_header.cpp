@@ -26,11 +26,11 @@ struct TypeInfo {
   std::size_t bytes;
 };
 constexpr std::array kTypes = {
-    TypeInfo{TensorType::kF64, "F64", 8},  TypeInfo{TensorType::kF32, "F32", 4},
-    TypeInfo{TensorType::kF16, "F16", 2},  TypeInfo{TensorType::kBf16, "BF16", 2},
-    TypeInfo{TensorType::kI64, "I64", 8},  TypeInfo{TensorType::kI32, "I32", 4},
-    TypeInfo{TensorType::kI16, "I16", 2},  TypeInfo{TensorType::kI8, "I8", 1},
-    TypeInfo{TensorType::kU8, "U8", 1},    TypeInfo{TensorType::kBool, "BOOL", 1}};
+    TypeInfo{TensorType::kF64, "F64", 8}, TypeInfo{TensorType::kF32, "F32", 4},
+    TypeInfo{TensorType::kF16, "F16", 2}, TypeInfo{TensorType::kBf16, "BF16", 2},
+    TypeInfo{TensorType::kI64, "I64", 8}, TypeInfo{TensorType::kI32, "I32", 4},
+    TypeInfo{TensorType::kI16, "I16", 2}, TypeInfo{TensorType::kI8, "I8", 1},
+    TypeInfo{TensorType::kU8, "U8", 1},   TypeInfo{TensorType::kBool, "BOOL", 1}};
 
 /// Names of the format that exist but that nothing here computes with.
 constexpr std::array<std::string_view, 14> kForeignTypes = {
@@ -64,8 +64,8 @@ result<std::vector<std::int64_t>> read_shape(const json& entry, std::string_view
   for (const json& size : *shape) {
     if (!size.is_number_unsigned() ||
         size.get<std::uint64_t>() > std::numeric_limits<std::int64_t>::max())
-      return broken(place, tensor, fmt::format("shape {} holds {}, which is no size",
-                                               shape->dump(), size.dump()));
+      return broken(place, tensor,
+                    fmt::format("shape {} holds {}, which is no size", shape->dump(), size.dump()));
     sizes.push_back(size.get<std::int64_t>());
   }
   return sizes;
@@ -84,19 +84,20 @@ result<void> read_range(const json& entry, std::string_view place, std::uint64_t
   tensor.begin = (*offsets)[0].get<std::uint64_t>();
   tensor.end = (*offsets)[1].get<std::uint64_t>();
   if (tensor.begin > tensor.end)
-    return broken(place, tensor.name, fmt::format("bytes {}..{} end before they begin",
-                                                  tensor.begin, tensor.end));
+    return broken(place, tensor.name,
+                  fmt::format("bytes {}..{} end before they begin", tensor.begin, tensor.end));
   if (tensor.end > buffer_bytes)
-    return broken(place, tensor.name, fmt::format("bytes {}..{} reach beyond the {} bytes of data",
-                                                  tensor.begin, tensor.end, buffer_bytes));
+    return broken(place, tensor.name,
+                  fmt::format("bytes {}..{} reach beyond the {} bytes of data", tensor.begin,
+                              tensor.end, buffer_bytes));
   std::uint64_t needed = tensor_type_bytes(tensor.type);
   bool overflows = false;
   for (const std::int64_t size : tensor.shape)
     overflows |= __builtin_mul_overflow(needed, static_cast<std::uint64_t>(size), &needed);
   if (overflows)
-    return broken(place, tensor.name, fmt::format("the byte size of shape {} of {} overflows",
-                                                  shape_text(tensor.shape),
-                                                  tensor_type_name(tensor.type)));
+    return broken(place, tensor.name,
+                  fmt::format("the byte size of shape {} of {} overflows", shape_text(tensor.shape),
+                              tensor_type_name(tensor.type)));
   if (needed != tensor.end - tensor.begin)
     return broken(place, tensor.name,
                   fmt::format("shape {} of {} needs {} bytes, but {}..{} are {}",
@@ -112,14 +113,14 @@ result<void> check_tiling(const SafetensorsHeader& header, std::string_view plac
   const TensorEntry* before = nullptr;
   for (const TensorEntry& tensor : header.entries) {
     if (tensor.begin < expected)
-      return broken(place, tensor.name, fmt::format("bytes {}..{} overlap {} ({}..{})",
-                                                    tensor.begin, tensor.end, before->name,
-                                                    before->begin, before->end));
-    if (tensor.begin > expected)
       return broken(place, tensor.name,
-                    fmt::format("begins at byte {} but the data before it ends at {} ({})",
-                                tensor.begin, expected,
-                                before == nullptr ? "start of the data" : before->name));
+                    fmt::format("bytes {}..{} overlap {} ({}..{})", tensor.begin, tensor.end,
+                                before->name, before->begin, before->end));
+    if (tensor.begin > expected)
+      return broken(
+          place, tensor.name,
+          fmt::format("begins at byte {} but the data before it ends at {} ({})", tensor.begin,
+                      expected, before == nullptr ? "start of the data" : before->name));
     expected = tensor.end;
     before = &tensor;
   }

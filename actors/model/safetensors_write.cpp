@@ -34,8 +34,8 @@ result<void> check_views(const std::filesystem::path& path, std::span<const Tens
     std::uint64_t needed = tensor_type_bytes(tensor.type);
     bool is_wrong = false;
     for (const std::int64_t size : tensor.shape)
-      is_wrong |= size < 0 ||
-                  __builtin_mul_overflow(needed, static_cast<std::uint64_t>(size), &needed);
+      is_wrong |=
+          size < 0 || __builtin_mul_overflow(needed, static_cast<std::uint64_t>(size), &needed);
     if (is_wrong || needed != tensor.bytes.size())
       return fail(ErrorCode::kInvalidArgument, "{}: tensor {}: {} bytes given for shape {} of {}",
                   path.string(), tensor.name, tensor.bytes.size(), shape_text(tensor.shape),

@@ -19,9 +19,9 @@ struct AddedToken {
   std::string content;
   std::int32_t id = 0;
   bool is_special = false;
-  bool is_single_word = false;   ///< only where no word character touches it
-  bool strips_left = false;      ///< swallows white space before it
-  bool strips_right = false;     ///< swallows white space after it
+  bool is_single_word = false;      ///< only where no word character touches it
+  bool strips_left = false;         ///< swallows white space before it
+  bool strips_right = false;        ///< swallows white space after it
   bool matches_normalized = false;  ///< looked for after the normalizer, not before
 };
 
@@ -33,7 +33,7 @@ class AddedTokenFinder {
   bool is_empty() const { return nodes_.size() == 1; }
 
   struct Part {
-    std::string_view text;           ///< plain text when `id` is empty
+    std::string_view text;  ///< plain text when `id` is empty
     std::optional<std::int32_t> id;
   };
   /// Cuts `text` into added tokens and what lies between; no part is empty.

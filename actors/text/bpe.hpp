@@ -63,7 +63,7 @@ struct BpeScratch {
   struct Candidate {
     std::int32_t rank;
     std::int32_t position;
-    std::int32_t left;   // ids when the candidate was found; stale when they have changed
+    std::int32_t left;  // ids when the candidate was found; stale when they have changed
     std::int32_t right;
     std::int32_t merged;
   };

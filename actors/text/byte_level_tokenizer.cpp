@@ -36,8 +36,10 @@ result<void> check_options(const std::filesystem::path& folder, const ByteLevelO
                   folder.string(), special);
   }
   const std::pair<std::string_view, const std::string*> named[] = {
-      {"pad_token", &options.pad_token}, {"eos_token", &options.eos_token},
-      {"bos_token", &options.bos_token}, {"unk_token", &options.unk_token}};
+      {"pad_token", &options.pad_token},
+      {"eos_token", &options.eos_token},
+      {"bos_token", &options.bos_token},
+      {"unk_token", &options.unk_token}};
   for (const auto& [name, token] : named)
     if (!token->empty() && !specials.contains(*token))
       return fail(ErrorCode::kInvalidArgument, "{}: {} {} is not one of the special tokens",
@@ -79,11 +81,9 @@ ordered_json tokenizer_document(const ByteLevelOptions& options) {
                         {"vocab", vocabulary},
                         {"merges", ordered_json::array()}};
   if (!options.unk_token.empty()) model["unk_token"] = options.unk_token;
-  return {{"version", "1.0"},        {"truncation", nullptr},
-          {"padding", nullptr},      {"added_tokens", added},
-          {"normalizer", nullptr},   {"pre_tokenizer", byte_level},
-          {"post_processor", nullptr}, {"decoder", byte_level},
-          {"model", model}};
+  return {{"version", "1.0"},          {"truncation", nullptr}, {"padding", nullptr},
+          {"added_tokens", added},     {"normalizer", nullptr}, {"pre_tokenizer", byte_level},
+          {"post_processor", nullptr}, {"decoder", byte_level}, {"model", model}};
 }
 
 ordered_json config_document(const ByteLevelOptions& options) {
@@ -120,8 +120,8 @@ result<int> write_byte_level_tokenizer(const std::filesystem::path& folder,
     return fail(ErrorCode::kInvalidArgument, "{}: a special token is not UTF-8", folder.string());
   }
   TROUPE_TRY_VOID(write_text_file(folder / "tokenizer.json", tokenizer_text + "\n"));
-  TROUPE_TRY_VOID(write_text_file(folder / "tokenizer_config.json",
-                                  config_document(options).dump(1) + "\n"));
+  TROUPE_TRY_VOID(
+      write_text_file(folder / "tokenizer_config.json", config_document(options).dump(1) + "\n"));
   return static_cast<int>(options.specials.size() + alphabet_of(options).size());
 }
 

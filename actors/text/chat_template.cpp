@@ -16,9 +16,12 @@ constexpr std::string_view kEndOfTurn = "<|eot_id|>";
 
 std::vector<std::string_view> tokens_of(ChatStyle style) {
   switch (style) {
-    case ChatStyle::kChatMl: return {kImStart, kImEnd};
-    case ChatStyle::kLlama3: return {kBeginOfText, kStartHeader, kEndHeader, kEndOfTurn};
-    case ChatStyle::kPlain: break;
+    case ChatStyle::kChatMl:
+      return {kImStart, kImEnd};
+    case ChatStyle::kLlama3:
+      return {kBeginOfText, kStartHeader, kEndHeader, kEndOfTurn};
+    case ChatStyle::kPlain:
+      break;
   }
   return {};
 }
@@ -41,9 +44,12 @@ std::optional<std::int32_t> usual_begin(const Tokenizer& tokenizer) {
 
 std::string_view chat_style_name(ChatStyle style) {
   switch (style) {
-    case ChatStyle::kChatMl: return "chatml";
-    case ChatStyle::kLlama3: return "llama3";
-    case ChatStyle::kPlain: return "plain";
+    case ChatStyle::kChatMl:
+      return "chatml";
+    case ChatStyle::kLlama3:
+      return "llama3";
+    case ChatStyle::kPlain:
+      return "plain";
   }
   return "unknown";
 }
@@ -52,16 +58,16 @@ result<ChatTemplate> ChatTemplate::pick(const Tokenizer& tokenizer, ChatOptions 
   const std::string& jinja = tokenizer.chat_template_text();
   if (jinja.empty()) {
     for (const ChatStyle style : {ChatStyle::kChatMl, ChatStyle::kLlama3})
-      if (!missing_token(tokenizer, style))
-        return with_style(tokenizer, style, std::move(options));
+      if (!missing_token(tokenizer, style)) return with_style(tokenizer, style, std::move(options));
     return with_style(tokenizer, ChatStyle::kPlain, std::move(options));
   }
   const bool is_chat_ml = jinja.find(kImStart) != std::string::npos;
   const bool is_llama3 = jinja.find(kStartHeader) != std::string::npos;
   if (is_chat_ml == is_llama3)
-    return fail(ErrorCode::kUnsupported, "chat template writes {} of {} and {}; only templates "
-                "with exactly one of them are understood, or name a style", is_chat_ml ? "both"
-                : "neither", kImStart, kStartHeader);
+    return fail(ErrorCode::kUnsupported,
+                "chat template writes {} of {} and {}; only templates "
+                "with exactly one of them are understood, or name a style",
+                is_chat_ml ? "both" : "neither", kImStart, kStartHeader);
   return with_style(tokenizer, is_chat_ml ? ChatStyle::kChatMl : ChatStyle::kLlama3,
                     std::move(options));
 }
@@ -130,7 +136,8 @@ void ChatTemplate::append_message(const Message& message, bool is_last,
       before = "\n\n";
       content = strip_white_space(content);
       break;
-    case ChatStyle::kPlain: break;
+    case ChatStyle::kPlain:
+      break;
   }
   if (is_answer) {
     append_text(before, ids);
@@ -162,7 +169,8 @@ void ChatTemplate::append_generation_prompt(std::vector<std::int32_t>& ids) cons
       append_header("assistant", ids);
       append_text("\n\n", ids);
       return;
-    case ChatStyle::kPlain: return;
+    case ChatStyle::kPlain:
+      return;
   }
 }
 

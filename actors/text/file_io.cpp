@@ -50,8 +50,7 @@ result<AtomicFile> AtomicFile::create(const std::filesystem::path& path) {
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     std::filesystem::path temporary = path;
     temporary += fmt::format(".{}-{}.tmp", ::getpid(), attempt);
-    const int descriptor =
-        ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    const int descriptor = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (descriptor >= 0) return AtomicFile(path, std::move(temporary), descriptor);
     if (errno != EEXIST)
       return fail(ErrorCode::kIo, "{}: cannot create: {}", temporary.string(),

@@ -62,8 +62,7 @@ struct StepApplier {
 
 }  // namespace
 
-std::string replace_all(std::string_view text, std::string_view pattern,
-                        std::string_view content) {
+std::string replace_all(std::string_view text, std::string_view pattern, std::string_view content) {
   std::string replaced;
   replaced.reserve(text.size());
   while (true) {

@@ -46,9 +46,9 @@ result<Pattern> Pattern::compile(std::string_view expression) {
   int error = 0;
   PCRE2_SIZE offset = 0;
   auto code = std::make_unique<Code>();
-  code->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression.data()), expression.size(),
-                             PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &offset,
-                             nullptr);
+  code->code =
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression.data()), expression.size(),
+                    PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &offset, nullptr);
   if (code->code == nullptr)
     return fail(ErrorCode::kUnsupported, "pattern \"{}\": at byte {}: {}", expression, offset,
                 pcre2_message(error));
@@ -63,16 +63,15 @@ result<Pattern> Pattern::compile(std::string_view expression) {
 
 void Pattern::find_all(std::string_view text, std::vector<TextRange>& matches) const {
   matches.clear();
-  const std::unique_ptr<pcre2_match_data, FreeMatchData> data(
-      pcre2_match_data_create(1, nullptr));
+  const std::unique_ptr<pcre2_match_data, FreeMatchData> data(pcre2_match_data_create(1, nullptr));
   TROUPE_CHECK(data != nullptr, "out of memory");
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
   std::size_t start = 0;
   while (start < text.size()) {
     // Checked by the caller; checking again at every match would make this quadratic.
     constexpr std::uint32_t kOptions = PCRE2_NO_UTF_CHECK;
-    int found = pcre2_match(code_->code, subject, text.size(), start, kOptions, data.get(),
-                            code_->context);
+    int found =
+        pcre2_match(code_->code, subject, text.size(), start, kOptions, data.get(), code_->context);
     if (found == PCRE2_ERROR_JIT_STACKLIMIT)
       found = pcre2_match(code_->code, subject, text.size(), start, kOptions | PCRE2_NO_JIT,
                           data.get(), code_->context);

@@ -15,7 +15,8 @@ namespace {
 class Encoder {
  public:
   Encoder(const TokenizerTables& tables, bool trusted)
-      : tables_(tables), is_barred_(trusted ? kNothingBarred : tables.is_special),
+      : tables_(tables),
+        is_barred_(trusted ? kNothingBarred : tables.is_special),
         trusted_(trusted) {}
 
   /// `text` is valid UTF-8.

@@ -8,6 +8,9 @@
 // In untrusted text (data sets, replies; the default) `<|im_end|>` is seven ordinary characters.
 // Input that is not UTF-8 is read with U+FFFD in place of each maximal bad part, as Python's
 // `errors="replace"` does.
+// Decoding joins the bytes of the tokens and repairs them once, in both families. (The Hugging Face
+// library differs only where a run of byte tokens is broken: there it replaces every byte of the
+// run, here only the bad part is.)
 // RL rule: pass ids on; never re-tokenise generated text, as encode∘decode is not the identity.
 // **Ownership:** a Tokenizer owns its tables; a StreamDecoder keeps a reference to its Tokenizer.
 // **Threads:** all const functions from any thread at once; a StreamDecoder belongs to one.
@@ -97,9 +100,9 @@ class StreamDecoder {
  private:
   const TokenizerTables* tables_;
   DecodeOptions options_;
-  std::string pending_;      // bytes of an unfinished character
-  bool is_first_ = true;     // no token has been decoded yet
-  int leading_spaces_ = 0;   // spaces that may still be dropped at the start of the text
+  std::string pending_;     // bytes of an unfinished character
+  bool is_first_ = true;    // no token has been decoded yet
+  int leading_spaces_ = 0;  // spaces that may still be dropped at the start of the text
 };
 
 }  // namespace troupe::actors

@@ -90,9 +90,8 @@ result<std::variant<std::string, Pattern>> read_pattern(const Component& compone
 result<void> read_normalizer(const Component& component, Normalizer& normalizer) {
   TROUPE_TRY(const std::string type, component.text("type"));
   if (type == "Sequence")
-    return read_sequence(component, "normalizers", [&](const Component& part) {
-      return read_normalizer(part, normalizer);
-    });
+    return read_sequence(component, "normalizers",
+                         [&](const Component& part) { return read_normalizer(part, normalizer); });
   static const std::map<std::string_view, UnicodeForm> kForms = {{"NFC", UnicodeForm::kNfc},
                                                                  {"NFD", UnicodeForm::kNfd},
                                                                  {"NFKC", UnicodeForm::kNfkc},
@@ -127,8 +126,7 @@ result<PreTokenizerStep> read_split(const Component& component) {
   TROUPE_TRY(auto pattern, read_pattern(component));
   TROUPE_TRY(const std::string name, component.text("behavior"));
   const auto behavior = kBehaviors.find(name);
-  if (behavior == kBehaviors.end())
-    return unsupported(component, fmt::format("behavior {}", name));
+  if (behavior == kBehaviors.end()) return unsupported(component, fmt::format("behavior {}", name));
   TROUPE_TRY(const bool invert, component.flag_or("invert", false));
   return SplitStep{std::move(pattern), behavior->second, invert};
 }

@@ -144,8 +144,8 @@ class TablesReader {
       const json& item) {
     if (item.is_array()) {
       if (item.size() != 2 || !item[0].is_string() || !item[1].is_string()) return std::nullopt;
-      return std::pair<std::string_view, std::string_view>(
-          item[0].get_ref<const std::string&>(), item[1].get_ref<const std::string&>());
+      return std::pair<std::string_view, std::string_view>(item[0].get_ref<const std::string&>(),
+                                                           item[1].get_ref<const std::string&>());
     }
     if (!item.is_string()) return std::nullopt;
     const std::string_view text = item.get_ref<const std::string&>();
@@ -291,8 +291,8 @@ std::string template_text(const json& value) {
   std::string first;
   if (!value.is_array()) return first;
   for (const json& item : value) {
-    const bool has_text = item.is_object() && item.contains("template") &&
-                          item.at("template").is_string();
+    const bool has_text =
+        item.is_object() && item.contains("template") && item.at("template").is_string();
     if (!has_text) continue;
     if (item.contains("name") && item.at("name") == "default")
       return item.at("template").get<std::string>();

@@ -25,8 +25,8 @@ namespace troupe::actors {
 /// What happens to the beginning of a decoded text.
 enum class LeadingRule {
   kKeep,
-  kStripSpaces,   ///< drop up to `leading_spaces` spaces of the text
-  kDropMarkers,   ///< the first token loses every marker it has (Metaspace)
+  kStripSpaces,  ///< drop up to `leading_spaces` spaces of the text
+  kDropMarkers,  ///< the first token loses every marker it has (Metaspace)
 };
 
 struct TokenizerTables {

@@ -133,8 +133,10 @@ bool is_word(char32_t code_point) {
     case UTF8PROC_CATEGORY_ME:
     case UTF8PROC_CATEGORY_ND:
     case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC: return true;
-    default: return code_point == 0x200c || code_point == 0x200d;  // joiners
+    case UTF8PROC_CATEGORY_PC:
+      return true;
+    default:
+      return code_point == 0x200c || code_point == 0x200d;  // joiners
   }
 }
 

@@ -1,6 +1,6 @@
-// No text crashes the tokenizer.json reader, and no tokenizer it accepts crashes or breaks its laws:
-// ids are known, decoded text is UTF-8, untrusted text gives no special id out of merges, and the
-// input itself encodes like any other text.
+// No text crashes the tokenizer.json reader, and no tokenizer it accepts crashes or breaks its
+// laws: ids are known, decoded text is UTF-8, untrusted text gives no special id out of merges, and
+// the input itself encodes like any other text.
 
 #include "actors/text/tokenizer.hpp"
 #include "actors/text/utf8.hpp"

@@ -39,8 +39,7 @@ struct Table {
 
 class ReferenceModel {
  public:
-  ReferenceModel(const actors::ModelConfig& config,
-                 std::span<const actors::NamedTensor> tensors)
+  ReferenceModel(const actors::ModelConfig& config, std::span<const actors::NamedTensor> tensors)
       : config_(config) {
     for (const actors::NamedTensor& tensor : tensors) weights_.emplace(tensor.name, tensor.data);
   }
@@ -134,9 +133,8 @@ class ReferenceModel {
   /// x [T, in] → [T, out] by `name.weight` [out, in], plus `name.bias` [out] when the model has it.
   Table linear(const Table& x, const std::string& name, std::size_t out) const {
     const auto matrix = weight(name + ".weight");
-    TROUPE_CHECK(matrix.size() == out * x.columns,
-                 "reference model: {} has {} values, not {} x {}", name, matrix.size(), out,
-                 x.columns);
+    TROUPE_CHECK(matrix.size() == out * x.columns, "reference model: {} has {} values, not {} x {}",
+                 name, matrix.size(), out, x.columns);
     const auto bias = weights_.find(name + ".bias");
     Table y(x.rows, out);
     for (std::size_t t = 0; t < x.rows; ++t) {
@@ -158,8 +156,8 @@ class ReferenceModel {
     if (rope.kind == actors::RopeKind::kLinear) return slowed;
     // Llama 3: the share of the plain frequency grows with the turns made in the original context.
     const double turns = rope.original_positions * plain / (2.0 * std::numbers::pi);
-    const double share = std::clamp((turns - rope.low_freq_factor) /
-                                        (rope.high_freq_factor - rope.low_freq_factor), 0.0, 1.0);
+    const double share = std::clamp(
+        (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor), 0.0, 1.0);
     return share * plain + (1.0 - share) * slowed;
   }
 

@@ -1,8 +1,9 @@
-// Proves that Hugging Face folders load and save: bit-for-bit round trips, single and sharded, every
-// family; folders written by transformers itself; and one named error for each disagreement between
-// config, index and files.
+// Proves that Hugging Face folders load and save: bit-for-bit round trips, single and sharded,
+// every family; folders written by transformers itself; and one named error for each disagreement
+// between config, index and files.
 
 #include "actors/model/hf_folder.hpp"
+
 #include "tests/support/test_files.hpp"
 
 #include <gmock/gmock.h>
@@ -47,13 +48,15 @@ void expect_same(std::span<const NamedTensor> left, std::span<const NamedTensor>
   for (std::size_t i = 0; i < left.size(); ++i) {
     EXPECT_EQ(left[i].name, right[i].name);
     EXPECT_EQ(left[i].shape, right[i].shape);
-    EXPECT_TRUE(std::ranges::equal(std::as_bytes(left[i].data), std::as_bytes(right[i].data))) << left[i].name;
+    EXPECT_TRUE(std::ranges::equal(std::as_bytes(left[i].data), std::as_bytes(right[i].data)))
+        << left[i].name;
   }
 }
 
 std::set<std::string> names_in(const fs::path& folder) {
   std::set<std::string> names;
-  for (const auto& item : fs::directory_iterator(folder)) names.insert(item.path().filename().string());
+  for (const auto& item : fs::directory_iterator(folder))
+    names.insert(item.path().filename().string());
   return names;
 }
 
@@ -68,9 +71,12 @@ TEST(WeightSet, ListsTheTensorsOfEachSwitch) {
   config.qkv_bias = config.o_bias = config.mlp_bias = true;
   EXPECT_EQ(expected_tensors(config).size(), 3U + 2 * 16);
   const auto qwen3 = expected_tensors(tiny(ModelFamily::kQwen3, true));
-  EXPECT_THAT(qwen3, ::testing::Contains(TensorShape{"model.layers.1.self_attn.q_norm.weight", {6}}));
-  EXPECT_THAT(qwen3, ::testing::Contains(TensorShape{"model.layers.0.self_attn.q_proj.weight", {24, 12}}));
-  EXPECT_THAT(qwen3, ::testing::Contains(TensorShape{"model.layers.0.self_attn.k_proj.weight", {12, 12}}));
+  EXPECT_THAT(qwen3,
+              ::testing::Contains(TensorShape{"model.layers.1.self_attn.q_norm.weight", {6}}));
+  EXPECT_THAT(qwen3,
+              ::testing::Contains(TensorShape{"model.layers.0.self_attn.q_proj.weight", {24, 12}}));
+  EXPECT_THAT(qwen3,
+              ::testing::Contains(TensorShape{"model.layers.0.self_attn.k_proj.weight", {12, 12}}));
 }
 
 TEST(WeightSet, DrawsTheSameNumbersForTheSameSeedAndName) {
@@ -82,8 +88,10 @@ TEST(WeightSet, DrawsTheSameNumbersForTheSameSeedAndName) {
   const WeightSet more = random_weights(deeper, 7);
   const char* name = "model.layers.1.mlp.up_proj.weight";
   EXPECT_TRUE(std::ranges::equal(first.find(name)->data, more.find(name)->data));
-  EXPECT_FALSE(std::ranges::equal(first.find(name)->data, random_weights(config, 8).find(name)->data));
-  EXPECT_FALSE(std::ranges::equal(first.find(name)->data, first.find("model.layers.1.mlp.gate_proj.weight")->data));
+  EXPECT_FALSE(
+      std::ranges::equal(first.find(name)->data, random_weights(config, 8).find(name)->data));
+  EXPECT_FALSE(std::ranges::equal(first.find(name)->data,
+                                  first.find("model.layers.1.mlp.gate_proj.weight")->data));
   EXPECT_THAT(first.find("model.norm.weight")->data, ::testing::Each(1.0F));
   EXPECT_THAT(first.find("model.layers.0.self_attn.q_proj.bias")->data, ::testing::Each(0.0F));
   EXPECT_EQ(first.find("nothing"), nullptr);
@@ -99,7 +107,8 @@ TEST(HfFolder, SavesAndLoadsBitForBit) {
         const TemporaryFolder folder;
         const ModelConfig config = tiny(family, tied);
         const WeightSet weights = random_weights(config, 3, {.bias_and_norm_spread = 0.1});
-        const auto saved = save_hf_folder(folder.path(), config, weights.tensors(), {.max_shard_bytes = shard_bytes});
+        const auto saved = save_hf_folder(folder.path(), config, weights.tensors(),
+                                          {.max_shard_bytes = shard_bytes});
         ASSERT_TRUE(saved) << saved.error().message;
         EXPECT_EQ(fs::exists(folder / "model.safetensors"), shard_bytes > 100000);
         const auto again = ModelConfig::load(folder.path());
@@ -118,7 +127,8 @@ TEST(HfFolder, KeepsShardsUnderTheLimit) {
   const ModelConfig config = tiny(ModelFamily::kLlama, true);
   const WeightSet weights = random_weights(config, 3);
   ASSERT_TRUE(save_hf_folder(folder.path(), config, weights.tensors(), {.max_shard_bytes = 2500}));
-  const json index = json::parse(troupe::testing::read_file(folder / "model.safetensors.index.json"));
+  const json index =
+      json::parse(troupe::testing::read_file(folder / "model.safetensors.index.json"));
   EXPECT_EQ(index.at("metadata").at("total_size"), 4 * config.parameter_count());
   EXPECT_EQ(index.at("weight_map").size(), weights.tensors().size());
   int shards = 0;
@@ -140,11 +150,13 @@ TEST(HfFolder, RemovesWeightFilesOfAnEarlierSave) {
   const WeightSet weights = random_weights(config, 3);
   troupe::testing::write_file(folder / "model-notes.txt", "mine");
   for (const std::int64_t bytes : {2500L, 1L << 30, 900L, 2500L}) {
-    ASSERT_TRUE(save_hf_folder(folder.path(), config, weights.tensors(), {.max_shard_bytes = bytes}));
+    ASSERT_TRUE(
+        save_hf_folder(folder.path(), config, weights.tensors(), {.max_shard_bytes = bytes}));
     const auto loaded = load_hf_weights(folder.path(), config);
     ASSERT_TRUE(loaded) << loaded.error().message;
     expect_same(loaded->tensors(), weights.tensors());
-    EXPECT_NE(fs::exists(folder / "model.safetensors"), fs::exists(folder / "model.safetensors.index.json"));
+    EXPECT_NE(fs::exists(folder / "model.safetensors"),
+              fs::exists(folder / "model.safetensors.index.json"));
   }
   EXPECT_TRUE(fs::exists(folder / "model-notes.txt"));
 }
@@ -162,11 +174,13 @@ TEST(HfFolder, StoresNarrowTypesRoundedOnce) {
     const auto& wide = weights.tensors()[0].data;
     const auto& narrow = loaded->tensors()[0].data;
     for (std::size_t i = 0; i < wide.size(); ++i)
-      EXPECT_EQ(narrow[i], type == WeightType::kBf16 ? bf16_to_f32(f32_to_bf16(wide[i])) : f16_to_f32(f32_to_f16(wide[i])));
+      EXPECT_EQ(narrow[i], type == WeightType::kBf16 ? bf16_to_f32(f32_to_bf16(wide[i]))
+                                                     : f16_to_f32(f32_to_f16(wide[i])));
     // A second save changes nothing more.
     const TemporaryFolder second;
     ASSERT_TRUE(save_hf_folder(second.path(), *again, loaded->tensors(), {.stored_type = type}));
-    EXPECT_EQ(troupe::testing::read_file(folder / "model.safetensors"), troupe::testing::read_file(second / "model.safetensors"));
+    EXPECT_EQ(troupe::testing::read_file(folder / "model.safetensors"),
+              troupe::testing::read_file(second / "model.safetensors"));
   }
 }
 
@@ -179,10 +193,13 @@ TEST(HfFolder, LoadsStories260KAndCopiesItsTokenizer) {
   ASSERT_TRUE(weights) << weights.error().message;
   EXPECT_EQ(weights->element_count(), 260'032);
   const TemporaryFolder folder;
-  ASSERT_TRUE(save_hf_folder(folder / "copy", *config, weights->tensors(), {.tokenizer_folder = stories}));
-  EXPECT_THAT(names_in(folder / "copy"), ElementsAre("config.json", "generation_config.json", "model.safetensors",
-                                                      "tokenizer.json", "tokenizer_config.json"));
-  EXPECT_EQ(troupe::testing::read_file(folder / "copy/tokenizer.json"), troupe::testing::read_file(stories / "tokenizer.json"));
+  ASSERT_TRUE(
+      save_hf_folder(folder / "copy", *config, weights->tensors(), {.tokenizer_folder = stories}));
+  EXPECT_THAT(names_in(folder / "copy"),
+              ElementsAre("config.json", "generation_config.json", "model.safetensors",
+                          "tokenizer.json", "tokenizer_config.json"));
+  EXPECT_EQ(troupe::testing::read_file(folder / "copy/tokenizer.json"),
+            troupe::testing::read_file(stories / "tokenizer.json"));
   const auto copy_config = ModelConfig::load(folder / "copy");
   EXPECT_EQ(*copy_config, *config);
   const auto again = load_hf_weights(folder / "copy", *copy_config);
@@ -199,7 +216,9 @@ TEST(HfFolder, IgnoresATiedHeadAndOldRotaryBuffers) {
     views.push_back({tensor.name, TensorType::kF32, tensor.shape, std::as_bytes(tensor.data)});
   const std::vector<float> extra(240, 1.0F);
   views.push_back({"lm_head.weight", TensorType::kF32, {20, 12}, std::as_bytes(std::span(extra))});
-  views.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", TensorType::kF32, {3},
+  views.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq",
+                   TensorType::kF32,
+                   {3},
                    std::as_bytes(std::span(extra).first(3))});
   ASSERT_TRUE(write_safetensors(folder / "model.safetensors", views));
   const auto loaded = load_hf_weights(folder.path(), config);
@@ -207,15 +226,18 @@ TEST(HfFolder, IgnoresATiedHeadAndOldRotaryBuffers) {
   expect_same(loaded->tensors(), weights.tensors());
   ModelConfig untied = config;
   untied.tie_embeddings = false;
-  EXPECT_TRUE(std::ranges::equal(load_hf_weights(folder.path(), untied)->find("lm_head.weight")->data, extra));
+  EXPECT_TRUE(std::ranges::equal(
+      load_hf_weights(folder.path(), untied)->find("lm_head.weight")->data, extra));
 }
 
 /// Saves a small sharded folder, lets `damage` change it, and returns the error of loading it.
-Error error_after(const std::function<void(const fs::path&, json&)>& damage, ModelConfig config = tiny(ModelFamily::kLlama, true)) {
+Error error_after(const std::function<void(const fs::path&, json&)>& damage,
+                  ModelConfig config = tiny(ModelFamily::kLlama, true)) {
   const TemporaryFolder folder;
   const ModelConfig saved_config = tiny(ModelFamily::kLlama, true);
   const WeightSet weights = random_weights(saved_config, 3);
-  EXPECT_TRUE(save_hf_folder(folder.path(), saved_config, weights.tensors(), {.max_shard_bytes = 2500}));
+  EXPECT_TRUE(
+      save_hf_folder(folder.path(), saved_config, weights.tensors(), {.max_shard_bytes = 2500}));
   json index = json::parse(troupe::testing::read_file(folder / "model.safetensors.index.json"));
   damage(folder.path(), index);
   if (fs::exists(folder / "model.safetensors.index.json"))
@@ -232,17 +254,21 @@ TEST(HfFolder, NamesEveryDisagreementOfIndexAndShards) {
     fs::remove(folder / "model-00001-of-00006.safetensors");
   });
   EXPECT_EQ(missing_file.code, ErrorCode::kNotFound);
-  EXPECT_THAT(missing_file.message, AllOf(HasSubstr("model-00001-of-00006.safetensors"), HasSubstr("tensor model.")));
+  EXPECT_THAT(missing_file.message,
+              AllOf(HasSubstr("model-00001-of-00006.safetensors"), HasSubstr("tensor model.")));
 
   const Error not_in_file = error_after([](const fs::path&, json& index) {
     index["weight_map"]["model.extra.weight"] = "model-00001-of-00006.safetensors";
   });
   EXPECT_EQ(not_in_file.code, ErrorCode::kCorrupt);
-  EXPECT_THAT(not_in_file.message, AllOf(HasSubstr("model.extra.weight"), HasSubstr("is not in model-00001")));
+  EXPECT_THAT(not_in_file.message,
+              AllOf(HasSubstr("model.extra.weight"), HasSubstr("is not in model-00001")));
 
-  const Error not_in_index = error_after([](const fs::path&, json& index) { index["weight_map"].erase(kNorm); });
+  const Error not_in_index =
+      error_after([](const fs::path&, json& index) { index["weight_map"].erase(kNorm); });
   EXPECT_EQ(not_in_index.code, ErrorCode::kCorrupt);
-  EXPECT_THAT(not_in_index.message, AllOf(HasSubstr(kNorm), HasSubstr("is not in model.safetensors.index.json")));
+  EXPECT_THAT(not_in_index.message,
+              AllOf(HasSubstr(kNorm), HasSubstr("is not in model.safetensors.index.json")));
 
   const Error wrong_file = error_after([](const fs::path&, json& index) {
     index["weight_map"][kNorm] = "model-00001-of-00006.safetensors";
@@ -259,14 +285,21 @@ TEST(HfFolder, NamesEveryDisagreementOfIndexAndShards) {
     views.push_back({extra.name, extra.type, extra.shape, first->bytes(extra)});
     EXPECT_TRUE(write_safetensors(folder / "model-00006-of-00006.safetensors", views));
   });
-  EXPECT_THAT(doubled.message, AllOf(HasSubstr("model-00006"), HasSubstr("is also in model-00001")));
+  EXPECT_THAT(doubled.message,
+              AllOf(HasSubstr("model-00006"), HasSubstr("is also in model-00001")));
 }
 
 TEST(HfFolder, RefusesBrokenIndexFiles) {
-  EXPECT_THAT(error_after([](const fs::path&, json& index) { index.erase("weight_map"); }).message, HasSubstr("weight_map"));
-  EXPECT_THAT(error_after([](const fs::path&, json& index) { index["weight_map"] = json::object(); }).message, HasSubstr("empty"));
-  for (const json& file : {json(3), json("../model.safetensors"), json("/etc/passwd"), json(""), json("..")}) {
-    const Error error = error_after([&](const fs::path&, json& index) { index["weight_map"][kNorm] = file; });
+  EXPECT_THAT(error_after([](const fs::path&, json& index) { index.erase("weight_map"); }).message,
+              HasSubstr("weight_map"));
+  EXPECT_THAT(error_after([](const fs::path&, json& index) {
+                index["weight_map"] = json::object();
+              }).message,
+              HasSubstr("empty"));
+  for (const json& file :
+       {json(3), json("../model.safetensors"), json("/etc/passwd"), json(""), json("..")}) {
+    const Error error =
+        error_after([&](const fs::path&, json& index) { index["weight_map"][kNorm] = file; });
     EXPECT_EQ(error.code, ErrorCode::kCorrupt);
     EXPECT_THAT(error.message, AllOf(HasSubstr(kNorm), HasSubstr("is not a file name")));
   }
@@ -285,7 +318,8 @@ TEST(HfFolder, NamesTensorsThatDoNotFitTheConfig) {
   config.vocab_size = 21;
   const Error shape = error_after([](const fs::path&, json&) {}, config);
   EXPECT_EQ(shape.code, ErrorCode::kInvalidArgument);
-  EXPECT_THAT(shape.message, AllOf(HasSubstr("model.embed_tokens.weight"), HasSubstr("[20, 12]"), HasSubstr("[21, 12]")));
+  EXPECT_THAT(shape.message, AllOf(HasSubstr("model.embed_tokens.weight"), HasSubstr("[20, 12]"),
+                                   HasSubstr("[21, 12]")));
 
   config = tiny(ModelFamily::kLlama, true);
   config.layer_count = 1;
@@ -310,7 +344,8 @@ TEST(HfFolder, RefusesWeightsOfTheWrongType) {
   ASSERT_TRUE(write_safetensors(folder / "model.safetensors", views));
   const auto loaded = load_hf_weights(folder.path(), config);
   ASSERT_FALSE(loaded);
-  EXPECT_THAT(loaded.error().message, AllOf(HasSubstr("model.safetensors: tensor model.norm.weight"), HasSubstr("I32")));
+  EXPECT_THAT(loaded.error().message,
+              AllOf(HasSubstr("model.safetensors: tensor model.norm.weight"), HasSubstr("I32")));
 }
 
 TEST(HfFolder, RefusesToSaveTensorsThatDoNotFitTheConfig) {
@@ -325,13 +360,23 @@ TEST(HfFolder, RefusesToSaveTensorsThatDoNotFitTheConfig) {
     EXPECT_FALSE(fs::exists(folder / "out"));
     return saved ? std::string() : saved.error().message;
   };
-  EXPECT_THAT(refused([](auto& tensors) { tensors.pop_back(); }), AllOf(HasSubstr(kNorm), HasSubstr("missing")));
-  EXPECT_THAT(refused([](auto& tensors) { tensors.push_back(tensors.back()); }), AllOf(HasSubstr(kNorm), HasSubstr("twice")));
-  EXPECT_THAT(refused([](auto& tensors) { tensors.back().shape = {3, 4}; }), AllOf(HasSubstr("[3, 4]"), HasSubstr("[12]")));
-  EXPECT_THAT(refused([](auto& tensors) { tensors.back().data = tensors.back().data.first(3); }), HasSubstr("3 values"));
-  EXPECT_THAT(refused([](auto& tensors) { tensors.push_back({"value_head.weight", {1}, tensors.back().data.first(1)}); }),
+  EXPECT_THAT(refused([](auto& tensors) { tensors.pop_back(); }),
+              AllOf(HasSubstr(kNorm), HasSubstr("missing")));
+  EXPECT_THAT(refused([](auto& tensors) { tensors.push_back(tensors.back()); }),
+              AllOf(HasSubstr(kNorm), HasSubstr("twice")));
+  EXPECT_THAT(refused([](auto& tensors) {
+                tensors.back().shape = {3, 4};
+              }),
+              AllOf(HasSubstr("[3, 4]"), HasSubstr("[12]")));
+  EXPECT_THAT(refused([](auto& tensors) { tensors.back().data = tensors.back().data.first(3); }),
+              HasSubstr("3 values"));
+  EXPECT_THAT(refused([](auto& tensors) {
+                tensors.push_back({"value_head.weight", {1}, tensors.back().data.first(1)});
+              }),
               HasSubstr("value_head.weight"));
-  EXPECT_THAT(save_hf_folder(folder / "out", config, weights.tensors(), {.max_shard_bytes = 0}).error().message,
+  EXPECT_THAT(save_hf_folder(folder / "out", config, weights.tensors(), {.max_shard_bytes = 0})
+                  .error()
+                  .message,
               HasSubstr("max_shard_bytes is 0"));
 }
 

@@ -3,6 +3,7 @@
 // in silence is refused with the key and its value in the message.
 
 #include "actors/model/model_config.hpp"
+
 #include "actors/model/rope.hpp"
 #include "tests/support/test_files.hpp"
 
@@ -23,7 +24,8 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 json llama_json() {
-  return json::parse(R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64,
+  return json::parse(
+      R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64,
     "intermediate_size": 172, "num_hidden_layers": 5, "num_attention_heads": 8, "num_key_value_heads": 4,
     "vocab_size": 512, "rms_norm_eps": 1e-05, "max_position_embeddings": 512, "rope_theta": 10000.0,
     "tie_word_embeddings": true, "hidden_act": "silu", "bos_token_id": 1, "eos_token_id": 2})");
@@ -57,20 +59,25 @@ struct Published {
 
 TEST(ModelConfig, CountsTheParametersOfPublishedModels) {
   const Published models[] = {
-      {"stories260K", R"({"model_type":"llama","hidden_size":64,"intermediate_size":172,"num_hidden_layers":5,
+      {"stories260K",
+       R"({"model_type":"llama","hidden_size":64,"intermediate_size":172,"num_hidden_layers":5,
         "num_attention_heads":8,"num_key_value_heads":4,"vocab_size":512,"tie_word_embeddings":true})",
        260'032, 640},
-      {"SmolLM2-135M", R"({"model_type":"llama","hidden_size":576,"intermediate_size":1536,"num_hidden_layers":30,
+      {"SmolLM2-135M",
+       R"({"model_type":"llama","hidden_size":576,"intermediate_size":1536,"num_hidden_layers":30,
         "num_attention_heads":9,"num_key_value_heads":3,"vocab_size":49152,"tie_word_embeddings":true})",
        134'515'008, 23'040},
-      {"Qwen2.5-0.5B", R"({"model_type":"qwen2","hidden_size":896,"intermediate_size":4864,"num_hidden_layers":24,
+      {"Qwen2.5-0.5B",
+       R"({"model_type":"qwen2","hidden_size":896,"intermediate_size":4864,"num_hidden_layers":24,
         "num_attention_heads":14,"num_key_value_heads":2,"vocab_size":151936,"tie_word_embeddings":true,
         "use_sliding_window":false,"sliding_window":32768,"max_window_layers":21})",
        494'032'768, 12'288},
-      {"Qwen3-0.6B", R"({"model_type":"qwen3","hidden_size":1024,"intermediate_size":3072,"num_hidden_layers":28,
+      {"Qwen3-0.6B",
+       R"({"model_type":"qwen3","hidden_size":1024,"intermediate_size":3072,"num_hidden_layers":28,
         "num_attention_heads":16,"num_key_value_heads":8,"vocab_size":151936,"tie_word_embeddings":true})",
        596'049'920, 114'688},
-      {"Llama-3.2-1B", R"({"model_type":"llama","hidden_size":2048,"intermediate_size":8192,"num_hidden_layers":16,
+      {"Llama-3.2-1B",
+       R"({"model_type":"llama","hidden_size":2048,"intermediate_size":8192,"num_hidden_layers":16,
         "num_attention_heads":32,"num_key_value_heads":8,"vocab_size":128256,"tie_word_embeddings":true})",
        1'235'814'400, 32'768}};
   for (const Published& model : models) {
@@ -82,14 +89,16 @@ TEST(ModelConfig, CountsTheParametersOfPublishedModels) {
 }
 
 TEST(ModelConfig, ReadsTheOldGenerationOfKeys) {
-  const ModelConfig config = read(with(llama_json(), json::parse(R"({"torch_dtype": "bfloat16", "rope_theta": 500000,
+  const ModelConfig config =
+      read(with(llama_json(), json::parse(R"({"torch_dtype": "bfloat16", "rope_theta": 500000,
     "rope_scaling": {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                      "original_max_position_embeddings": 8192}})")));
   EXPECT_EQ(config.stored_type, WeightType::kBf16);
   EXPECT_EQ(config.rope, (RopeConfig{RopeKind::kLlama3, 500000, 32, 1, 4, 8192}));
   EXPECT_EQ(config.head_dim, 8);
   EXPECT_EQ(config.rms_norm_eps, 1e-5);
-  const ModelConfig older = read(with(llama_json(), {{"rope_scaling", {{"type", "linear"}, {"factor", 2}}}}));
+  const ModelConfig older =
+      read(with(llama_json(), {{"rope_scaling", {{"type", "linear"}, {"factor", 2}}}}));
   EXPECT_EQ(older.rope.kind, RopeKind::kLinear);
   EXPECT_EQ(older.rope.factor, 2.0);
   EXPECT_EQ(older.stored_type, WeightType::kF32);
@@ -107,12 +116,15 @@ TEST(ModelConfig, ReadsTheNewGenerationOfKeysAlike) {
 }
 
 TEST(ModelConfig, SetsTheSwitchesOfEachFamily) {
-  const ModelConfig llama = read(with(llama_json(), {{"attention_bias", true}, {"mlp_bias", true}}));
+  const ModelConfig llama =
+      read(with(llama_json(), {{"attention_bias", true}, {"mlp_bias", true}}));
   EXPECT_TRUE(llama.qkv_bias && llama.o_bias && llama.mlp_bias && !llama.qk_norm);
-  json qwen2_json = with(llama_json(), {{"model_type", "qwen2"}, {"architectures", {"Qwen2ForCausalLM"}}});
+  json qwen2_json =
+      with(llama_json(), {{"model_type", "qwen2"}, {"architectures", {"Qwen2ForCausalLM"}}});
   const ModelConfig qwen2 = read(qwen2_json);
   EXPECT_TRUE(qwen2.qkv_bias && !qwen2.o_bias && !qwen2.mlp_bias && !qwen2.qk_norm);
-  json qwen3_json = with(llama_json(), {{"model_type", "qwen3"}, {"architectures", {"Qwen3ForCausalLM"}}});
+  json qwen3_json =
+      with(llama_json(), {{"model_type", "qwen3"}, {"architectures", {"Qwen3ForCausalLM"}}});
   const ModelConfig qwen3 = read(qwen3_json);
   EXPECT_TRUE(!qwen3.qkv_bias && !qwen3.o_bias && qwen3.qk_norm);
   EXPECT_EQ(qwen3.head_dim, 128);  // the key's default, not hidden / heads
@@ -144,15 +156,18 @@ TEST(ModelConfig, ReadsEndIdsAsOneOrAsAList) {
   EXPECT_THAT(read(llama_json()).eos_ids, ElementsAre(2));
   EXPECT_THAT(read(with(llama_json(), {{"eos_token_id", {9, 8}}})).eos_ids, ElementsAre(9, 8));
   EXPECT_THAT(read(with(llama_json(), {{"eos_token_id", nullptr}})).eos_ids, IsEmpty());
-  EXPECT_EQ(read(with(llama_json(), {{"pad_token_id", -1}})).pad_id, std::nullopt);  // old Llama files
+  EXPECT_EQ(read(with(llama_json(), {{"pad_token_id", -1}})).pad_id,
+            std::nullopt);  // old Llama files
   EXPECT_EQ(read(llama_json()).bos_id, 1);
 }
 
 TEST(ModelConfig, TakesOnlyStopIdsFromTheGenerationConfig) {
   const troupe::testing::TemporaryFolder folder;
-  troupe::testing::write_file(folder / "config.json", with(llama_json(), {{"eos_token_id", 151645}}).dump());
-  troupe::testing::write_file(folder / "generation_config.json",
-                              R"({"eos_token_id": [151645, 151643], "temperature": 0.7, "top_k": 20})");
+  troupe::testing::write_file(folder / "config.json",
+                              with(llama_json(), {{"eos_token_id", 151645}}).dump());
+  troupe::testing::write_file(
+      folder / "generation_config.json",
+      R"({"eos_token_id": [151645, 151643], "temperature": 0.7, "top_k": 20})");
   const auto config = ModelConfig::load(folder.path());
   ASSERT_TRUE(config) << config.error().message;
   EXPECT_THAT(config->eos_ids, ElementsAre(151645));
@@ -173,13 +188,16 @@ TEST(ModelConfig, NamesTheMissingFile) {
 TEST(ModelConfig, WritesWhatItReads) {
   const json documents[] = {
       llama_json(),
-      with(llama_json(), json::parse(R"({"attention_bias": true, "mlp_bias": true, "torch_dtype": "float16",
+      with(llama_json(),
+           json::parse(R"({"attention_bias": true, "mlp_bias": true, "torch_dtype": "float16",
         "tie_word_embeddings": false, "eos_token_id": [2, 3], "pad_token_id": 0, "bos_token_id": null,
         "rope_scaling": {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                          "original_max_position_embeddings": 8192}})")),
-      with(llama_json(), json::parse(R"({"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"],
+      with(llama_json(),
+           json::parse(R"({"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"],
         "rope_scaling": {"type": "linear", "factor": 1.5}, "dtype": "bfloat16"})")),
-      with(llama_json(), json::parse(R"({"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"],
+      with(llama_json(),
+           json::parse(R"({"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"],
         "attention_bias": true, "head_dim": 24, "initializer_range": 0.006})"))};
   for (const json& document : documents) {
     const ModelConfig config = read(document);
@@ -209,34 +227,49 @@ constexpr auto kBad = ErrorCode::kInvalidArgument;
 INSTANTIATE_TEST_SUITE_P(
     Kinds, RefusedConfig,
     ::testing::Values(
-        Refused{"family", R"({"model_type":"mistral","architectures":["MistralForCausalLM"]})", kNo, "mistral"},
+        Refused{"family", R"({"model_type":"mistral","architectures":["MistralForCausalLM"]})", kNo,
+                "mistral"},
         Refused{"family_clash", R"({"model_type":"qwen2"})", kNo, "LlamaForCausalLM"},
-        Refused{"architectures_text", R"({"architectures":"LlamaForCausalLM"})", kBad, "architectures"},
+        Refused{"architectures_text", R"({"architectures":"LlamaForCausalLM"})", kBad,
+                "architectures"},
         Refused{"experts", R"({"num_experts":8})", kNo, "num_experts is 8"},
         Refused{"local_experts", R"({"num_local_experts":8})", kNo, "num_local_experts is 8"},
-        Refused{"quantised", R"({"quantization_config":{"quant_method":"gptq"}})", kNo, "quantization_config"},
+        Refused{"quantised", R"({"quantization_config":{"quant_method":"gptq"}})", kNo,
+                "quantization_config"},
         Refused{"activation", R"({"hidden_act":"gelu"})", kNo, "gelu"},
         Refused{"rope_yarn", R"({"rope_scaling":{"rope_type":"yarn","factor":4}})", kNo, "yarn"},
-        Refused{"rope_dynamic", R"({"rope_scaling":{"type":"dynamic","factor":4}})", kNo, "dynamic"},
-        Refused{"rope_new_key", R"({"rope_parameters":{"rope_type":"longrope","rope_theta":1e4}})", kNo, "longrope"},
+        Refused{"rope_dynamic", R"({"rope_scaling":{"type":"dynamic","factor":4}})", kNo,
+                "dynamic"},
+        Refused{"rope_new_key", R"({"rope_parameters":{"rope_type":"longrope","rope_theta":1e4}})",
+                kNo, "longrope"},
         Refused{"rope_partial", R"({"partial_rotary_factor":0.5})", kNo, "0.5"},
-        Refused{"rope_partial_new", R"({"rope_parameters":{"rope_type":"default","partial_rotary_factor":0.25}})", kNo,
+        Refused{"rope_partial_new",
+                R"({"rope_parameters":{"rope_type":"default","partial_rotary_factor":0.25}})", kNo,
                 "0.25"},
-        Refused{"rope_per_layer_kind", R"({"rope_parameters":{"full_attention":{"rope_type":"default"}}})", kNo,
+        Refused{"rope_per_layer_kind",
+                R"({"rope_parameters":{"full_attention":{"rope_type":"default"}}})", kNo,
                 "full_attention"},
-        Refused{"rope_no_factor", R"({"rope_scaling":{"rope_type":"linear"}})", kBad, "factor is missing"},
+        Refused{"rope_no_factor", R"({"rope_scaling":{"rope_type":"linear"}})", kBad,
+                "factor is missing"},
         Refused{"rope_text", R"({"rope_scaling":"linear"})", kBad, "rope_scaling"},
         Refused{"rope_theta_clash", R"({"rope_parameters":{"rope_theta":5e5}})", kBad, "500000"},
         Refused{"rope_both_clash", R"({"rope_scaling":{"type":"linear","factor":2},
-                "rope_parameters":{"rope_type":"linear","factor":3}})", kBad, "contradict"},
+                "rope_parameters":{"rope_type":"linear","factor":3}})",
+                kBad, "contradict"},
         Refused{"rope_theta_zero", R"({"rope_theta":0})", kBad, "rope_theta is 0"},
-        Refused{"rope_bands", R"({"rope_scaling":{"rope_type":"llama3","factor":8,"low_freq_factor":4,
-                "high_freq_factor":4,"original_max_position_embeddings":8192}})", kBad, "high_freq_factor"},
-        Refused{"sliding_layer", R"({"layer_types":["full_attention","sliding_attention","full_attention",
-                "full_attention","full_attention"]})", kNo, "layer 1"},
-        Refused{"layer_types_count", R"({"layer_types":["full_attention"]})", kBad, "names 1 layers"},
+        Refused{"rope_bands",
+                R"({"rope_scaling":{"rope_type":"llama3","factor":8,"low_freq_factor":4,
+                "high_freq_factor":4,"original_max_position_embeddings":8192}})",
+                kBad, "high_freq_factor"},
+        Refused{"sliding_layer",
+                R"({"layer_types":["full_attention","sliding_attention","full_attention",
+                "full_attention","full_attention"]})",
+                kNo, "layer 1"},
+        Refused{"layer_types_count", R"({"layer_types":["full_attention"]})", kBad,
+                "names 1 layers"},
         Refused{"dtype", R"({"torch_dtype":"float8_e4m3fn"})", kNo, "float8_e4m3fn"},
-        Refused{"dtype_clash", R"({"torch_dtype":"float16","dtype":"bfloat16"})", kBad, "contradicts"},
+        Refused{"dtype_clash", R"({"torch_dtype":"float16","dtype":"bfloat16"})", kBad,
+                "contradicts"},
         Refused{"size_missing", R"({"hidden_size":null})", kBad, "hidden_size is missing"},
         Refused{"size_text", R"({"hidden_size":"64"})", kBad, "hidden_size is \"64\""},
         Refused{"size_fraction", R"({"hidden_size":64.5})", kBad, "64.5"},
@@ -254,14 +287,17 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"eos_text", R"({"eos_token_id":"</s>"})", kBad, "eos_token_id"},
         Refused{"eos_huge", R"({"eos_token_id":[1,4294967296]})", kBad, "4294967296"},
         Refused{"qwen_window", R"({"model_type":"qwen2","architectures":["Qwen2ForCausalLM"],
-                "use_sliding_window":true,"sliding_window":128,"max_window_layers":2})", kNo, "layer 2 of 5"}),
+                "use_sliding_window":true,"sliding_window":128,"max_window_layers":2})",
+                kNo, "layer 2 of 5"}),
     [](const auto& test) { return std::string(test.param.name); });
 
 TEST(ModelConfig, AcceptsAWindowThatNoLayerUses) {
-  const json qwen = with(llama_json(), {{"model_type", "qwen2"}, {"architectures", {"Qwen2ForCausalLM"}}});
+  const json qwen =
+      with(llama_json(), {{"model_type", "qwen2"}, {"architectures", {"Qwen2ForCausalLM"}}});
   EXPECT_EQ(read(with(qwen, {{"use_sliding_window", true}, {"max_window_layers", 5}})), read(qwen));
   EXPECT_EQ(read(with(qwen, {{"sliding_window", 128}, {"max_window_layers", 0}})), read(qwen));
-  EXPECT_EQ(read(with(qwen, {{"layer_types", std::vector<std::string>(5, "full_attention")}})), read(qwen));
+  EXPECT_EQ(read(with(qwen, {{"layer_types", std::vector<std::string>(5, "full_attention")}})),
+            read(qwen));
 }
 
 TEST(ModelConfig, RefusesWhatIsNoJsonObject) {
@@ -288,7 +324,8 @@ TEST(Rope, TurnsByPowersOfTheta) {
   ModelConfig config = read(llama_json());
   const auto plain = rope_inverse_frequencies(config);
   ASSERT_EQ(plain.size(), 4U);
-  for (std::size_t i = 0; i < 4; ++i) EXPECT_NEAR(plain[i], std::pow(10.0, -static_cast<double>(i)), 1e-12);
+  for (std::size_t i = 0; i < 4; ++i)
+    EXPECT_NEAR(plain[i], std::pow(10.0, -static_cast<double>(i)), 1e-12);
   config.rope.kind = RopeKind::kLinear;
   config.rope.factor = 4;
   const auto linear = rope_inverse_frequencies(config);

@@ -2,8 +2,9 @@
 // Face transformers (golden files made by make_fixtures.py) for tiny models of every family, loaded
 // from folders that transformers wrote, and for stories260K. Also causality and cache-free laws.
 
-#include "actors/model/hf_folder.hpp"
 #include "tests/support/reference_model.hpp"
+
+#include "actors/model/hf_folder.hpp"
 #include "tests/support/test_files.hpp"
 
 #include <gtest/gtest.h>
@@ -41,7 +42,8 @@ TEST_P(GoldenModel, GivesTheLogitsOfTransformers) {
     const auto wanted = golden.at("logits")[i].get<std::vector<double>>();
     ASSERT_EQ(row.size(), wanted.size());
     // transformers computes its angles in fp32 whatever the weights are.
-    for (std::size_t v = 0; v < row.size(); ++v) EXPECT_NEAR(row[v], wanted[v], 2e-5) << "row " << i;
+    for (std::size_t v = 0; v < row.size(); ++v)
+      EXPECT_NEAR(row[v], wanted[v], 2e-5) << "row " << i;
   }
 }
 
@@ -59,8 +61,8 @@ TEST_P(GoldenModel, DoesNotLookAhead) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, GoldenModel,
-                         ::testing::Values("llama_biases", "llama3_scaling", "llama_linear", "qwen2_sharded",
-                                           "qwen3_bf16", "qwen3_biases"),
+                         ::testing::Values("llama_biases", "llama3_scaling", "llama_linear",
+                                           "qwen2_sharded", "qwen3_bf16", "qwen3_biases"),
                          [](const auto& test) { return std::string(test.param); });
 
 TEST(ReferenceModel, TellsTheStoryThatTransformersTells) {
@@ -79,7 +81,8 @@ TEST(ReferenceModel, TellsTheStoryThatTransformersTells) {
   for (std::size_t t = 0; t < wanted.size(); ++t) EXPECT_NEAR(log_probs[t], wanted[t], 1e-5) << t;
   const auto logits = model.logits(ids);
   const auto last = golden.at("last_logits").get<std::vector<double>>();
-  for (std::size_t v = 0; v < last.size(); ++v) EXPECT_NEAR(logits.row(ids.size() - 1)[v], last[v], 1e-4);
+  for (std::size_t v = 0; v < last.size(); ++v)
+    EXPECT_NEAR(logits.row(ids.size() - 1)[v], last[v], 1e-4);
   EXPECT_EQ(model.greedy(std::span(ids).first(1), 40), Ids(ids.begin() + 1, ids.begin() + 41));
 }
 
@@ -87,7 +90,8 @@ TEST(ReferenceModel, NormalisesItsLogProbabilities) {
   const std::vector<double> logits = {1000.0, 999.0, -1000.0};
   for (const double temperature : {0.5, 1.0, 2.0}) {
     double sum = 0;
-    for (const double value : ReferenceModel::log_softmax(logits, temperature)) sum += std::exp(value);
+    for (const double value : ReferenceModel::log_softmax(logits, temperature))
+      sum += std::exp(value);
     EXPECT_NEAR(sum, 1.0, 1e-12);
   }
 }

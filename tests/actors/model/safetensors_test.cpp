@@ -1,7 +1,9 @@
-// Proves the safetensors reader and writer: round trips bit for bit, every kind of malformed file is
-// one error that names file and tensor, conversions agree with a slow definition for every value.
+// Proves the safetensors reader and writer: round trips bit for bit, every kind of malformed file
+// is one error that names file and tensor, conversions agree with a slow definition for every
+// value.
 
 #include "actors/model/safetensors.hpp"
+
 #include "runtime/base/rng.hpp"
 #include "tests/support/test_files.hpp"
 
@@ -28,7 +30,9 @@ std::string file_image(const std::string& header, std::size_t data_bytes) {
   return image + header + std::string(data_bytes, '\x01');
 }
 
-std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
+std::span<const std::byte> bytes_of(const std::string& text) {
+  return std::as_bytes(std::span(text));
+}
 
 template <class T>
 std::span<const std::byte> bytes_of(const std::vector<T>& values) {
@@ -47,7 +51,8 @@ class MalformedSafetensors : public ::testing::TestWithParam<Malformed> {};
 
 TEST_P(MalformedSafetensors, IsOneErrorThatNamesFileAndTensor) {
   const TemporaryFolder folder;
-  troupe::testing::write_file(folder / "m.safetensors", file_image(GetParam().header, GetParam().data_bytes));
+  troupe::testing::write_file(folder / "m.safetensors",
+                              file_image(GetParam().header, GetParam().data_bytes));
   const auto file = SafetensorsFile::open(folder / "m.safetensors");
   ASSERT_FALSE(file);
   EXPECT_EQ(file.error().code, GetParam().code) << file.error().message;
@@ -62,59 +67,127 @@ INSTANTIATE_TEST_SUITE_P(
         Malformed{"overlap",
                   R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},
                       "b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})",
-                  12, kBad, {"tensor b", "4..12", "overlap a", "0..8"}},
+                  12,
+                  kBad,
+                  {"tensor b", "4..12", "overlap a", "0..8"}},
         Malformed{"same_bytes",
                   R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},
                       "b":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})",
-                  8, kBad, {"tensor b", "overlap a"}},
+                  8,
+                  kBad,
+                  {"tensor b", "overlap a"}},
         Malformed{"hole",
                   R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},
                       "b":{"dtype":"U8","shape":[2],"data_offsets":[3,5]}})",
-                  5, kBad, {"tensor b", "3", "2"}},
-        Malformed{"hole_at_start", R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})", 3, kBad,
+                  5,
+                  kBad,
+                  {"tensor b", "3", "2"}},
+        Malformed{"hole_at_start",
+                  R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})",
+                  3,
+                  kBad,
                   {"tensor a", "1"}},
-        Malformed{"rest_at_end", R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})", 9, kBad,
+        Malformed{"rest_at_end",
+                  R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})",
+                  9,
+                  kBad,
                   {"9 bytes", "a ends at 2"}},
         Malformed{"data_without_tensors", "{}", 4, kBad, {"4 bytes"}},
-        Malformed{"truncated", R"({"a":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}})", 15, kBad,
+        Malformed{"truncated",
+                  R"({"a":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}})",
+                  15,
+                  kBad,
                   {"tensor a", "0..16", "15 bytes"}},
-        Malformed{"out_of_range", R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[18446744073709551613,
-                   18446744073709551615]}})", 2, kBad, {"tensor a", "beyond"}},
-        Malformed{"backwards", R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[2,0]}})", 2, kBad,
+        Malformed{"out_of_range",
+                  R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[18446744073709551613,
+                   18446744073709551615]}})",
+                  2,
+                  kBad,
+                  {"tensor a", "beyond"}},
+        Malformed{"backwards",
+                  R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[2,0]}})",
+                  2,
+                  kBad,
                   {"tensor a", "2..0"}},
-        Malformed{"size_differs", R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})", 8, kBad,
+        Malformed{"size_differs",
+                  R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})",
+                  8,
+                  kBad,
                   {"tensor a", "[3]", "12", "8"}},
-        Malformed{"dtype_differs", R"({"a":{"dtype":"F64","shape":[2],"data_offsets":[0,8]}})", 8, kBad,
+        Malformed{"dtype_differs",
+                  R"({"a":{"dtype":"F64","shape":[2],"data_offsets":[0,8]}})",
+                  8,
+                  kBad,
                   {"tensor a", "F64", "16"}},
-        Malformed{"shape_overflow", R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}})", 0,
-                  kBad, {"tensor a", "overflow"}},
-        Malformed{"shape_overflow_then_zero",
-                  R"({"a":{"dtype":"F32","shape":[9223372036854775807,9223372036854775807,0],"data_offsets":[0,0]}})",
-                  0, kBad, {"tensor a", "overflow"}},
-        Malformed{"shape_negative", R"({"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}})", 4, kBad,
+        Malformed{"shape_overflow",
+                  R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}})",
+                  0,
+                  kBad,
+                  {"tensor a", "overflow"}},
+        Malformed{
+            "shape_overflow_then_zero",
+            R"({"a":{"dtype":"F32","shape":[9223372036854775807,9223372036854775807,0],"data_offsets":[0,0]}})",
+            0,
+            kBad,
+            {"tensor a", "overflow"}},
+        Malformed{"shape_negative",
+                  R"({"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}})",
+                  4,
+                  kBad,
                   {"tensor a", "-1"}},
-        Malformed{"shape_fraction", R"({"a":{"dtype":"F32","shape":[1.0],"data_offsets":[0,4]}})", 4, kBad,
+        Malformed{"shape_fraction",
+                  R"({"a":{"dtype":"F32","shape":[1.0],"data_offsets":[0,4]}})",
+                  4,
+                  kBad,
                   {"tensor a", "1.0"}},
-        Malformed{"shape_missing", R"({"a":{"dtype":"F32","data_offsets":[0,4]}})", 4, kBad, {"tensor a", "shape"}},
-        Malformed{"offsets_missing", R"({"a":{"dtype":"F32","shape":[1]}})", 4, kBad, {"tensor a", "data_offsets"}},
-        Malformed{"offsets_negative", R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[-4,0]}})", 4, kBad,
+        Malformed{"shape_missing",
+                  R"({"a":{"dtype":"F32","data_offsets":[0,4]}})",
+                  4,
+                  kBad,
+                  {"tensor a", "shape"}},
+        Malformed{"offsets_missing",
+                  R"({"a":{"dtype":"F32","shape":[1]}})",
+                  4,
+                  kBad,
+                  {"tensor a", "data_offsets"}},
+        Malformed{"offsets_negative",
+                  R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[-4,0]}})",
+                  4,
+                  kBad,
                   {"tensor a", "-4"}},
-        Malformed{"offsets_three", R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4,8]}})", 4, kBad,
+        Malformed{"offsets_three",
+                  R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4,8]}})",
+                  4,
+                  kBad,
                   {"tensor a", "[0,4,8]"}},
-        Malformed{"dtype_unknown", R"({"a":{"dtype":"FLOAT","shape":[1],"data_offsets":[0,4]}})", 4, kBad,
+        Malformed{"dtype_unknown",
+                  R"({"a":{"dtype":"FLOAT","shape":[1],"data_offsets":[0,4]}})",
+                  4,
+                  kBad,
                   {"tensor a", "FLOAT"}},
-        Malformed{"dtype_number", R"({"a":{"dtype":32,"shape":[1],"data_offsets":[0,4]}})", 4, kBad,
+        Malformed{"dtype_number",
+                  R"({"a":{"dtype":32,"shape":[1],"data_offsets":[0,4]}})",
+                  4,
+                  kBad,
                   {"tensor a", "dtype"}},
-        Malformed{"dtype_f8", R"({"a":{"dtype":"F8_E4M3","shape":[4],"data_offsets":[0,4]}})", 4,
-                  ErrorCode::kUnsupported, {"tensor a", "F8_E4M3"}},
+        Malformed{"dtype_f8",
+                  R"({"a":{"dtype":"F8_E4M3","shape":[4],"data_offsets":[0,4]}})",
+                  4,
+                  ErrorCode::kUnsupported,
+                  {"tensor a", "F8_E4M3"}},
         Malformed{"entry_list", R"({"a":[1]})", 0, kBad, {"tensor a"}},
-        Malformed{"doubled_name",
-                  R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],
+        Malformed{
+            "doubled_name",
+            R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],
                       "data_offsets":[1,2]}})",
-                  2, kBad, {"\"a\" appears twice"}},
-        Malformed{"metadata_number", R"({"__metadata__":{"step":3}})", 0, kBad, {"__metadata__", "step"}},
+            2,
+            kBad,
+            {"\"a\" appears twice"}},
+        Malformed{
+            "metadata_number", R"({"__metadata__":{"step":3}})", 0, kBad, {"__metadata__", "step"}},
         Malformed{"metadata_list", R"({"__metadata__":[]})", 0, kBad, {"__metadata__"}},
-        Malformed{"no_brace", " {}", 0, kBad, {"brace"}}, Malformed{"empty_header", "", 0, kBad, {"brace"}},
+        Malformed{"no_brace", " {}", 0, kBad, {"brace"}},
+        Malformed{"empty_header", "", 0, kBad, {"brace"}},
         Malformed{"cut_json", R"({"a":{"dtype":)", 0, kBad, {"JSON"}}),
     [](const auto& test) { return std::string(test.param.name); });
 
@@ -138,7 +211,8 @@ TEST(Safetensors, RefusesHeadersThatAreTooLargeOrCutOff) {
 
 TEST(Safetensors, NeverCrashesOnDamagedFiles) {
   const std::string good = file_image(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},
-    "b":{"dtype":"BF16","shape":[1,3],"data_offsets":[8,14]},"__metadata__":{"k":"v"}}  )", 14);
+    "b":{"dtype":"BF16","shape":[1,3],"data_offsets":[8,14]},"__metadata__":{"k":"v"}}  )",
+                                      14);
   ASSERT_TRUE(parse_safetensors(bytes_of(good), "x"));
   Rng rng(4);
   int refused = 0;
@@ -169,21 +243,30 @@ TEST(Safetensors, NamesFilesThatCannotBeOpened) {
 
 TEST(Safetensors, WritesAndReadsEveryTypeBitForBit) {
   const TemporaryFolder folder;
-  const std::vector<float> floats = {1.5F, -0.0F, std::numeric_limits<float>::quiet_NaN(),
-                                     std::numeric_limits<float>::denorm_min(), 3e38F, 7};
+  const std::vector<float> floats = {1.5F,
+                                     -0.0F,
+                                     std::numeric_limits<float>::quiet_NaN(),
+                                     std::numeric_limits<float>::denorm_min(),
+                                     3e38F,
+                                     7};
   const std::vector<double> doubles = {1.0 / 3};
   const std::vector<std::int64_t> longs = {-1, std::int64_t{1} << 62};
   const std::vector<std::int32_t> ints = {1, 2, 3};
   const std::vector<std::int16_t> shorts = {-3};
   const std::vector<std::int8_t> chars = {-3, 4, 5};
   const std::vector<std::uint8_t> bytes = {0, 1};
-  const std::vector<TensorView> views = {
-      {"u8", TensorType::kU8, {2}, bytes_of(bytes)},     {"flags", TensorType::kBool, {2}, bytes_of(bytes)},
-      {"i8", TensorType::kI8, {3}, bytes_of(chars)},     {"i16", TensorType::kI16, {1}, bytes_of(shorts)},
-      {"i32", TensorType::kI32, {3, 1}, bytes_of(ints)}, {"i64", TensorType::kI64, {2}, bytes_of(longs)},
-      {"f64", TensorType::kF64, {}, bytes_of(doubles)},  {"w", TensorType::kF32, {2, 3}, bytes_of(floats)},
-      {"none", TensorType::kF32, {0, 7}, {}},            {"né \"w\"", TensorType::kF32, {6}, bytes_of(floats)}};
-  ASSERT_TRUE(write_safetensors(folder / "t", views, {.metadata = {{"format", "pt"}, {"step", "3"}}}));
+  const std::vector<TensorView> views = {{"u8", TensorType::kU8, {2}, bytes_of(bytes)},
+                                         {"flags", TensorType::kBool, {2}, bytes_of(bytes)},
+                                         {"i8", TensorType::kI8, {3}, bytes_of(chars)},
+                                         {"i16", TensorType::kI16, {1}, bytes_of(shorts)},
+                                         {"i32", TensorType::kI32, {3, 1}, bytes_of(ints)},
+                                         {"i64", TensorType::kI64, {2}, bytes_of(longs)},
+                                         {"f64", TensorType::kF64, {}, bytes_of(doubles)},
+                                         {"w", TensorType::kF32, {2, 3}, bytes_of(floats)},
+                                         {"none", TensorType::kF32, {0, 7}, {}},
+                                         {"né \"w\"", TensorType::kF32, {6}, bytes_of(floats)}};
+  ASSERT_TRUE(
+      write_safetensors(folder / "t", views, {.metadata = {{"format", "pt"}, {"step", "3"}}}));
   const auto file = SafetensorsFile::open(folder / "t");
   ASSERT_TRUE(file) << file.error().message;
   EXPECT_EQ(file->entries().size(), views.size());
@@ -195,7 +278,9 @@ TEST(Safetensors, WritesAndReadsEveryTypeBitForBit) {
     EXPECT_EQ(entry->type, view.type);
     EXPECT_TRUE(std::ranges::equal(file->bytes(*entry), view.bytes)) << view.name;
     // Element-aligned in the file, as other readers expect.
-    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(file->bytes(*entry).data()) % tensor_type_bytes(entry->type), 0U);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(file->bytes(*entry).data()) %
+                  tensor_type_bytes(entry->type),
+              0U);
   }
   EXPECT_EQ(*file->read<std::int64_t>("i64"), longs);
   EXPECT_EQ(*file->read<std::uint8_t>("flags"), bytes);
@@ -211,7 +296,8 @@ TEST(Safetensors, CopiesMisalignedTensors) {
   // A legal file of another writer: one byte first, then floats at an odd address.
   const TemporaryFolder folder;
   std::string image = file_image(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},
-    "b":{"dtype":"F32","shape":[2],"data_offsets":[1,9]},"c":{"dtype":"BF16","shape":[1],"data_offsets":[9,11]}} )", 11);
+    "b":{"dtype":"F32","shape":[2],"data_offsets":[1,9]},"c":{"dtype":"BF16","shape":[1],"data_offsets":[9,11]}} )",
+                                 11);
   const float values[2] = {2.5F, -7.0F};
   std::memcpy(image.data() + image.size() - 10, values, sizeof values);
   const std::uint16_t one = 0x3f80;
@@ -255,12 +341,16 @@ TEST(Safetensors, RefusesToWriteWhatItCouldNotRead) {
     EXPECT_FALSE(done);
     return done ? std::string() : done.error().message;
   };
-  EXPECT_THAT(message({{"a", TensorType::kF32, {3}, bytes_of(floats)}}), HasSubstr("tensor a: 8 bytes"));
-  EXPECT_THAT(message({{"a", TensorType::kF32, {-2, -1}, bytes_of(floats)}}), HasSubstr("tensor a"));
+  EXPECT_THAT(message({{"a", TensorType::kF32, {3}, bytes_of(floats)}}),
+              HasSubstr("tensor a: 8 bytes"));
+  EXPECT_THAT(message({{"a", TensorType::kF32, {-2, -1}, bytes_of(floats)}}),
+              HasSubstr("tensor a"));
   EXPECT_THAT(message({{"", TensorType::kF32, {2}, bytes_of(floats)}}), HasSubstr("cannot name"));
-  EXPECT_THAT(message({{"__metadata__", TensorType::kF32, {2}, bytes_of(floats)}}), HasSubstr("cannot name"));
+  EXPECT_THAT(message({{"__metadata__", TensorType::kF32, {2}, bytes_of(floats)}}),
+              HasSubstr("cannot name"));
   EXPECT_THAT(message({{"\xff", TensorType::kF32, {2}, bytes_of(floats)}}), HasSubstr("UTF-8"));
-  EXPECT_THAT(message({{"a", TensorType::kF32, {2}, bytes_of(floats)}, {"a", TensorType::kF32, {2}, bytes_of(floats)}}),
+  EXPECT_THAT(message({{"a", TensorType::kF32, {2}, bytes_of(floats)},
+                       {"a", TensorType::kF32, {2}, bytes_of(floats)}}),
               HasSubstr("tensor a is given twice"));
   EXPECT_FALSE(write_safetensors(folder / "t", {}, {.f32_as = TensorType::kI64}));
   EXPECT_FALSE(std::filesystem::exists(folder / "t"));
@@ -285,7 +375,8 @@ TEST(Safetensors, LeavesOldMappingsAloneWhenAFileIsReplaced) {
 double meaning(std::uint32_t bits, int exponent_bits, int fraction_bits) {
   const int bias = (1 << (exponent_bits - 1)) - 1;
   const int exponent = static_cast<int>(bits >> fraction_bits) & ((1 << exponent_bits) - 1);
-  const double fraction = static_cast<double>(bits & ((1U << fraction_bits) - 1U)) / std::ldexp(1.0, fraction_bits);
+  const double fraction =
+      static_cast<double>(bits & ((1U << fraction_bits) - 1U)) / std::ldexp(1.0, fraction_bits);
   const double sign = (bits & 0x8000U) != 0 ? -1.0 : 1.0;
   if (exponent == (1 << exponent_bits) - 1)
     return fraction == 0 ? sign * std::numeric_limits<double>::infinity() : std::nan("");
@@ -314,7 +405,8 @@ TEST(FloatConvert, RoundsToTheNearestAndToEvenOnTies) {
   for (const bool brain : {true, false}) {
     const auto narrow = [&](float value) { return brain ? f32_to_bf16(value) : f32_to_f16(value); };
     const auto wide = [&](std::uint32_t bits) {
-      return brain ? bf16_to_f32(static_cast<std::uint16_t>(bits)) : f16_to_f32(static_cast<std::uint16_t>(bits));
+      return brain ? bf16_to_f32(static_cast<std::uint16_t>(bits))
+                   : f16_to_f32(static_cast<std::uint16_t>(bits));
     };
     const std::uint32_t largest = brain ? 0x7f7f : 0x7bff;
     for (std::uint32_t bits = 0; bits < largest; ++bits) {

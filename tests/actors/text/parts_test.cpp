@@ -1,6 +1,6 @@
 // Proves the parts below the tokenizer against slow, obvious versions: BPE merging against a scan
-// for the best pair, UTF-8 repair against hand-made cases of Unicode §3.9, the byte alphabet, splits,
-// normal forms, strict JSON and atomic files.
+// for the best pair, UTF-8 repair against hand-made cases of Unicode §3.9, the byte alphabet,
+// splits, normal forms, strict JSON and atomic files.
 
 #include "actors/text/bpe.hpp"
 #include "actors/text/byte_level.hpp"
@@ -60,7 +60,8 @@ TEST(Bpe, MergesLikeASlowScan) {
     }
     EXPECT_EQ(fast.size(), slow.size());
     Ids symbols;
-    for (std::uint64_t i = rng.below(40); i > 0; --i) symbols.push_back(static_cast<int>(rng.below(4)));
+    for (std::uint64_t i = rng.below(40); i > 0; --i)
+      symbols.push_back(static_cast<int>(rng.below(4)));
     BpeScratch scratch;
     scratch.symbols = symbols;
     merge_symbols(fast, {}, scratch);
@@ -165,11 +166,16 @@ std::vector<std::string> split(SplitBehavior behavior, bool invert, std::string_
 TEST(PreTokenizer, TreatsMatchesAsTheBehaviorSays) {
   // The documented example of the Hugging Face library.
   const char* text = "the-final--countdown";
-  EXPECT_THAT(split(SplitBehavior::kRemoved, false, text), ElementsAre("the", "final", "countdown"));
-  EXPECT_THAT(split(SplitBehavior::kIsolated, false, text), ElementsAre("the", "-", "final", "-", "-", "countdown"));
-  EXPECT_THAT(split(SplitBehavior::kMergedWithPrevious, false, text), ElementsAre("the-", "final-", "-", "countdown"));
-  EXPECT_THAT(split(SplitBehavior::kMergedWithNext, false, text), ElementsAre("the", "-final", "-", "-countdown"));
-  EXPECT_THAT(split(SplitBehavior::kContiguous, false, text), ElementsAre("the", "-", "final", "--", "countdown"));
+  EXPECT_THAT(split(SplitBehavior::kRemoved, false, text),
+              ElementsAre("the", "final", "countdown"));
+  EXPECT_THAT(split(SplitBehavior::kIsolated, false, text),
+              ElementsAre("the", "-", "final", "-", "-", "countdown"));
+  EXPECT_THAT(split(SplitBehavior::kMergedWithPrevious, false, text),
+              ElementsAre("the-", "final-", "-", "countdown"));
+  EXPECT_THAT(split(SplitBehavior::kMergedWithNext, false, text),
+              ElementsAre("the", "-final", "-", "-countdown"));
+  EXPECT_THAT(split(SplitBehavior::kContiguous, false, text),
+              ElementsAre("the", "-", "final", "--", "countdown"));
   EXPECT_THAT(split(SplitBehavior::kRemoved, true, text), ElementsAre("-", "-", "-"));
   EXPECT_THAT(split(SplitBehavior::kIsolated, false, ""), ElementsAre());
 }
@@ -207,7 +213,8 @@ TEST(StrictJson, RefusesRepeatedKeysDeepNestingAndRubbish) {
     EXPECT_FALSE(parsed) << text;
     return parsed ? std::string() : parsed.error().message;
   };
-  EXPECT_THAT(message(R"({"a": 1, "b": {"c": 1, "c": 2}})"), HasSubstr("here: key \"c\" appears twice"));
+  EXPECT_THAT(message(R"({"a": 1, "b": {"c": 1, "c": 2}})"),
+              HasSubstr("here: key \"c\" appears twice"));
   EXPECT_THAT(message(std::string(100000, '[')), HasSubstr("deeper than 64"));
   EXPECT_THAT(message(std::string(70, '[') + std::string(70, ']')), HasSubstr("deeper"));
   EXPECT_THAT(message("{} x"), HasSubstr("here: not valid JSON"));
@@ -217,7 +224,8 @@ TEST(StrictJson, RefusesRepeatedKeysDeepNestingAndRubbish) {
 }
 
 TEST(StrictJson, ReadsWhatTheLibraryReads) {
-  for (const char* text : {"null", "[]", R"({"a": [1, -2, 3.5, "x", {"b": [[], {}]}, true, null]})", " 7 "}) {
+  for (const char* text :
+       {"null", "[]", R"({"a": [1, -2, 3.5, "x", {"b": [[], {}]}, true, null]})", " 7 "}) {
     const auto parsed = parse_strict_json(text, "here");
     ASSERT_TRUE(parsed) << text;
     EXPECT_EQ(*parsed, nlohmann::json::parse(text));

@@ -1,4 +1,4 @@
-// Reading and writing config.json: the key names of both generations of transformers.
+// Reading config.json: the key names of both generations of transformers.
 
 #include "actors/model/model_config.hpp"
 #include "actors/text/strict_json.hpp"
@@ -105,8 +105,7 @@ result<ModelFamily> read_family(const Section& root) {
   TROUPE_TRY(const std::string type, text_of(root, "model_type", ""));
   std::string architecture;
   if (const json* list = root.find("architectures"); list != nullptr) {
-    const bool is_list_of_text =
-        list->is_array() && (list->empty() || list->front().is_string());
+    const bool is_list_of_text = list->is_array() && (list->empty() || list->front().is_string());
     if (!is_list_of_text) return root.wrong("architectures", "a list of class names");
     if (!list->empty()) architecture = list->front().get<std::string>();
   }
@@ -125,9 +124,8 @@ result<ModelFamily> read_family(const Section& root) {
       return known.family;
     }
   }
-  return fail(ErrorCode::kUnsupported,
-              "{}: model_type {} is not one of llama, qwen2, qwen3", root.place,
-              type.empty() ? architecture : type);
+  return fail(ErrorCode::kUnsupported, "{}: model_type {} is not one of llama, qwen2, qwen3",
+              root.place, type.empty() ? architecture : type);
 }
 
 /// `rope_scaling` (old) or `rope_parameters` (new) next to, or with, `rope_theta`.
@@ -158,8 +156,10 @@ result<RopeConfig> read_rope(const Section& root, std::int64_t positions_max) {
   TROUPE_TRY(const std::string type, text_of(section, "rope_type", older_type));
   for (const auto& [name, value] : object->items())
     if (value.is_object())
-      return fail(ErrorCode::kUnsupported, "{}: {} has its own settings; only one set for all "
-                  "layers is supported", place, name);
+      return fail(ErrorCode::kUnsupported,
+                  "{}: {} has its own settings; only one set for all "
+                  "layers is supported",
+                  place, name);
   TROUPE_TRY(const double rotated, number_of(section, "partial_rotary_factor", 1.0));
   if (rotated != 1.0)
     return fail(ErrorCode::kUnsupported, "{}: partial_rotary_factor {} is not supported, only 1",
@@ -175,9 +175,8 @@ result<RopeConfig> read_rope(const Section& root, std::int64_t positions_max) {
     TROUPE_TRY(rope.factor, number_of(section, "factor"));
     TROUPE_TRY(rope.low_freq_factor, number_of(section, "low_freq_factor"));
     TROUPE_TRY(rope.high_freq_factor, number_of(section, "high_freq_factor"));
-    TROUPE_TRY(rope.original_positions,
-               number_of(section, "original_max_position_embeddings",
-                         static_cast<double>(positions_max)));
+    TROUPE_TRY(rope.original_positions, number_of(section, "original_max_position_embeddings",
+                                                  static_cast<double>(positions_max)));
     return rope;
   }
   return fail(ErrorCode::kUnsupported, "{}: rope type {} is not one of default, linear, llama3",
@@ -209,12 +208,16 @@ result<void> refuse_silent_errors(const Section& root, std::int64_t layer_count)
   if (const json* kinds = root.find("layer_types"); kinds != nullptr) {
     if (!kinds->is_array()) return root.wrong("layer_types", "a list");
     if (std::cmp_not_equal(kinds->size(), layer_count))
-      return fail(ErrorCode::kInvalidArgument, "{}: layer_types names {} layers, num_hidden_layers "
-                  "is {}", root.place, kinds->size(), layer_count);
+      return fail(ErrorCode::kInvalidArgument,
+                  "{}: layer_types names {} layers, num_hidden_layers "
+                  "is {}",
+                  root.place, kinds->size(), layer_count);
     for (std::size_t layer = 0; layer < kinds->size(); ++layer)
       if ((*kinds)[layer] != "full_attention")
-        return fail(ErrorCode::kUnsupported, "{}: layer_types: layer {} is {}, only full_attention "
-                    "is supported", root.place, layer, (*kinds)[layer].dump());
+        return fail(ErrorCode::kUnsupported,
+                    "{}: layer_types: layer {} is {}, only full_attention "
+                    "is supported",
+                    root.place, layer, (*kinds)[layer].dump());
   }
   return {};
 }
@@ -225,8 +228,10 @@ result<void> refuse_sliding_window(const Section& root, std::int64_t layer_count
   TROUPE_TRY(const std::int64_t window, integer_of(root, "sliding_window", 4096));
   TROUPE_TRY(const std::int64_t first_layer, integer_of(root, "max_window_layers", 28));
   if (in_use && first_layer < layer_count && root.find("layer_types") == nullptr)
-    return fail(ErrorCode::kUnsupported, "{}: use_sliding_window with sliding_window {} from layer "
-                "{} of {} on is not supported", root.place, window, first_layer, layer_count);
+    return fail(ErrorCode::kUnsupported,
+                "{}: use_sliding_window with sliding_window {} from layer "
+                "{} of {} on is not supported",
+                root.place, window, first_layer, layer_count);
   return {};
 }
 
@@ -321,74 +326,6 @@ result<std::vector<std::int32_t>> parse_generation_stop_ids(std::string_view tex
     return fail(ErrorCode::kInvalidArgument, "{}: is a JSON {}, wanted an object", place,
                 document.type_name());
   return token_ids_of(Section{document, place}, "eos_token_id");
-}
-
-namespace {
-
-nlohmann::ordered_json token_ids_json(const std::vector<std::int32_t>& ids) {
-  if (ids.empty()) return nullptr;
-  if (ids.size() == 1) return ids.front();
-  return ids;
-}
-
-nlohmann::ordered_json rope_scaling_json(const RopeConfig& rope) {
-  switch (rope.kind) {
-    case RopeKind::kDefault: return nullptr;
-    case RopeKind::kLinear: return {{"rope_type", "linear"}, {"factor", rope.factor}};
-    case RopeKind::kLlama3: break;
-  }
-  nlohmann::ordered_json scaling = {{"rope_type", "llama3"},
-                                    {"factor", rope.factor},
-                                    {"low_freq_factor", rope.low_freq_factor},
-                                    {"high_freq_factor", rope.high_freq_factor}};
-  // transformers declares this one an integer and warns about 8192.0.
-  const auto whole = static_cast<std::int64_t>(rope.original_positions);
-  if (static_cast<double>(whole) == rope.original_positions)
-    scaling["original_max_position_embeddings"] = whole;
-  else
-    scaling["original_max_position_embeddings"] = rope.original_positions;
-  return scaling;
-}
-
-}  // namespace
-
-std::string ModelConfig::to_json() const {
-  std::string architecture = "LlamaForCausalLM";
-  if (family == ModelFamily::kQwen2) architecture = "Qwen2ForCausalLM";
-  if (family == ModelFamily::kQwen3) architecture = "Qwen3ForCausalLM";
-  nlohmann::ordered_json document;
-  document["architectures"] = {architecture};
-  document["model_type"] = model_family_name(family);
-  document["vocab_size"] = vocab_size;
-  document["hidden_size"] = hidden_size;
-  document["intermediate_size"] = intermediate_size;
-  document["num_hidden_layers"] = layer_count;
-  document["num_attention_heads"] = head_count;
-  document["num_key_value_heads"] = kv_head_count;
-  document["head_dim"] = head_dim;
-  document["hidden_act"] = "silu";
-  document["max_position_embeddings"] = positions_max;
-  document["initializer_range"] = initializer_range;
-  document["rms_norm_eps"] = rms_norm_eps;
-  document["rope_theta"] = rope.theta;
-  document["rope_scaling"] = rope_scaling_json(rope);
-  document["tie_word_embeddings"] = tie_embeddings;
-  if (family != ModelFamily::kQwen2) document["attention_bias"] = qkv_bias;
-  if (family == ModelFamily::kLlama) document["mlp_bias"] = mlp_bias;
-  if (family != ModelFamily::kLlama) document["use_sliding_window"] = false;
-  document["bos_token_id"] = bos_id ? nlohmann::ordered_json(*bos_id) : nullptr;
-  document["eos_token_id"] = token_ids_json(eos_ids);
-  document["pad_token_id"] = pad_id ? nlohmann::ordered_json(*pad_id) : nullptr;
-  document["torch_dtype"] = weight_type_name(stored_type);
-  return document.dump(2) + "\n";
-}
-
-std::string ModelConfig::generation_json() const {
-  nlohmann::ordered_json document;
-  document["bos_token_id"] = bos_id ? nlohmann::ordered_json(*bos_id) : nullptr;
-  document["eos_token_id"] = token_ids_json(stop_ids);
-  document["pad_token_id"] = pad_id ? nlohmann::ordered_json(*pad_id) : nullptr;
-  return document.dump(2) + "\n";
 }
 
 }  // namespace troupe::actors
