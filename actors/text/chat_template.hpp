@@ -9,7 +9,7 @@
 // Control tokens are put in as ids; roles and contents are always encoded untrusted, so no message
 // can forge a turn. No default system message is slipped in: say it in the options. Tool calls have
 // no layout here; a role is written as it is.
-// **Ownership:** a ChatTemplate keeps a reference to its Tokenizer; keep that alive.
+// **Ownership:** a ChatTemplate keeps a reference to its Tokenizer; keep that alive and in place.
 // **Threads:** const functions from any thread.
 // **Invariants:** the ids of a conversation with its generation prompt begin the ids of the same
 // conversation with the answer added, so what a model was trained on is what it is asked with.

@@ -5,7 +5,7 @@
 // Two families: byte-level BPE (Qwen, Llama 3, SmolLM2, GPT-2) and byte-fallback BPE (Llama 2,
 // stories260K). Anything else in the file is refused with kUnsupported.
 // Trust: special tokens are recognised only in *trusted* text (templates written by the program).
-// In untrusted text (data sets, replies; the default) `<|im_end|>` is seven ordinary characters.
+// In untrusted text (data sets, replies; the default) `<|im_end|>` is ordinary characters.
 // Input that is not UTF-8 is read with U+FFFD in place of each maximal bad part, as Python's
 // `errors="replace"` does.
 // Decoding joins the bytes of the tokens and repairs them once, in both families. (The Hugging Face
