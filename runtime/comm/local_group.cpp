@@ -58,10 +58,12 @@ std::string PostedCall::describe() const {
   return text + ')';
 }
 
-LocalGroup::LocalGroup(std::string name, std::vector<int> labels, std::size_t mailbox_bytes)
+LocalGroup::LocalGroup(std::string name, std::vector<int> labels, std::size_t mailbox_bytes,
+                       std::weak_ptr<LocalGroup> outer)
     : name_(std::move(name)),
       labels_(std::move(labels)),
       mailbox_bytes_(mailbox_bytes),
+      outer_(std::move(outer)),
       calls_(labels_.size()),
       arrived_(labels_.size(), 0),
       splits_(labels_.size()),
@@ -141,14 +143,25 @@ void LocalGroup::fail_group(Lock& lock, Error error) {
   for (const auto& child : children) {
     if (auto group = child.lock()) {
       Lock child_lock(group->mutex_);
-      Error inherited = cause;
-      group->fail_group(
-          child_lock,
-          std::move(inherited).wrap(ErrorCode::kAborted,
-                                    fmt::format("{}: outer group {} failed", group->name_, name_)));
+      group->fail_group(child_lock, group->inherited(cause, name_));
     }
   }
   lock.lock();
+}
+
+Error LocalGroup::inherited(Error cause, const std::string& outer_name) const {
+  return std::move(cause).wrap(ErrorCode::kAborted,
+                               fmt::format("{}: outer group {} failed", name_, outer_name));
+}
+
+std::optional<Error> LocalGroup::outer_failure() const {
+  const auto outer = outer_.lock();
+  if (!outer) return std::nullopt;
+  {
+    Lock lock(outer->mutex_);
+    if (outer->failure_) return inherited(*outer->failure_, outer->name_);
+  }
+  return outer->outer_failure();
 }
 
 result<void> LocalGroup::arrive(int rank, const PostedCall& call, Deadline deadline) {
@@ -206,7 +219,7 @@ void LocalGroup::make_splits() {
     std::vector<int> labels;
     for (int rank : ranks) labels.push_back(labels_[index(rank)]);
     auto group = std::make_shared<LocalGroup>(fmt::format("{}/{}", name_, colour),
-                                              std::move(labels), mailbox_bytes_);
+                                              std::move(labels), mailbox_bytes_, weak_from_this());
     children_.push_back(group);
     for (std::size_t i = 0; i < ranks.size(); ++i) {
       splits_[index(ranks[i])] = {group, static_cast<int>(i)};
@@ -223,7 +236,11 @@ void LocalGroup::abort(int rank, Error cause) {
 }
 
 void LocalGroup::depart(int rank) {
+  // A rank that leaves because the outer group failed is not the cause, though it may get here
+  // before the failure does.
+  auto cause = outer_failure();
   Lock lock(mutex_);
+  if (cause) fail_group(lock, std::move(*cause));
   departed_[index(rank)] = 1;
   if (!departure_) departure_ = gone_error(rank);
   if (rebuilding_count_ > 0) end_rebuild(gone_error(rank));

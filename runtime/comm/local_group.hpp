@@ -51,8 +51,10 @@ struct PostedCall {
 
 class LocalGroup : public std::enable_shared_from_this<LocalGroup> {
  public:
-  /// `labels[i]` is the rank of i in the outermost group.
-  LocalGroup(std::string name, std::vector<int> labels, std::size_t mailbox_bytes);
+  /// `labels[i]` is the rank of i in the outermost group; `outer` is the group this one was split
+  /// from, if any.
+  LocalGroup(std::string name, std::vector<int> labels, std::size_t mailbox_bytes,
+             std::weak_ptr<LocalGroup> outer = {});
 
   int size() const { return static_cast<int>(labels_.size()); }
   const std::string& name() const { return name_; }
@@ -94,6 +96,8 @@ class LocalGroup : public std::enable_shared_from_this<LocalGroup> {
   Error make_error(ErrorCode code, int rank, std::string message) const;
   std::optional<Error> present_failure() const;  // needs the lock
   void fail_group(Lock& lock, Error error);      // keeps the first error; wakes everybody
+  std::optional<Error> outer_failure() const;    // without the lock
+  Error inherited(Error cause, const std::string& outer_name) const;
   std::optional<Error> disagreement() const;
   Error late_error(const PostedCall& call) const;
   Error gone_error(int rank) const;
@@ -103,6 +107,7 @@ class LocalGroup : public std::enable_shared_from_this<LocalGroup> {
   const std::string name_;
   const std::vector<int> labels_;
   const std::size_t mailbox_bytes_;
+  const std::weak_ptr<LocalGroup> outer_;
 
   mutable std::mutex mutex_;  // guards all below
   std::condition_variable met_;

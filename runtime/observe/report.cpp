@@ -17,15 +17,19 @@ namespace troupe::runtime {
 namespace {
 
 constexpr std::string_view kStyle = R"css(
-:root{color-scheme:light dark;--page:#fbfbfa;--card:#fff;--ink:#22242a;--soft:#6a6f7a;--rule:#e3e4e8}
-@media(prefers-color-scheme:dark){:root{--page:#16181d;--card:#1f2229;--ink:#e4e6eb;--soft:#9aa1ad;--rule:#343944}}
+:root{color-scheme:light dark;
+ --page:#fbfbfa;--card:#fff;--ink:#22242a;--soft:#6a6f7a;--rule:#e3e4e8}
+@media(prefers-color-scheme:dark){:root{
+ --page:#16181d;--card:#1f2229;--ink:#e4e6eb;--soft:#9aa1ad;--rule:#343944}}
 body{margin:0 auto;max-width:1360px;padding:24px;background:var(--page);color:var(--ink);
  font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}
 h1{font-size:26px;margin:0 0 4px}h2{font-size:18px;margin:32px 0 10px}
-.soft{color:var(--soft)}.facts{display:grid;grid-template-columns:max-content 1fr;gap:2px 16px;margin:12px 0}
+.soft{color:var(--soft)}
+.facts{display:grid;grid-template-columns:max-content 1fr;gap:2px 16px;margin:12px 0}
 .facts dt{color:var(--soft)}.facts dd{margin:0;overflow-wrap:anywhere}
 .numbers{display:flex;flex-wrap:wrap;gap:12px;margin:18px 0}
-.numbers div{background:var(--card);border:1px solid var(--rule);border-radius:8px;padding:10px 16px}
+.numbers div{background:var(--card);border:1px solid var(--rule);border-radius:8px;
+ padding:10px 16px}
 .numbers b{display:block;font-size:20px;font-variant-numeric:tabular-nums}
 .plots{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,520px),1fr));gap:14px}
 .plots>div,.wide{background:var(--card);border:1px solid var(--rule);border-radius:8px;padding:8px}
@@ -36,7 +40,8 @@ svg .l{fill:none;stroke-width:1.8;stroke-linejoin:round}svg .w{opacity:.35}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums}
 td,th{padding:2px 14px 2px 0;text-align:right;border-bottom:1px solid var(--rule)}
 td:first-child,th:first-child{text-align:left;overflow-wrap:anywhere}
-pre{background:var(--card);border:1px solid var(--rule);border-radius:8px;padding:12px;overflow-x:auto}
+pre{background:var(--card);border:1px solid var(--rule);border-radius:8px;padding:12px;
+ overflow-x:auto}
 details{margin:14px 0}summary{cursor:pointer;font-weight:600}
 )css";
 

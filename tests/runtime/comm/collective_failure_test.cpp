@@ -129,7 +129,7 @@ TEST(CollectiveFailure, LateRankIsNamedAndThenFailsItself) {
   for (std::size_t rank : {0U, 2U}) {
     threads.emplace_back([&, rank] {
       std::vector<float> data(12);
-      const auto done = handles[rank]->all_reduce(data, ReduceOp::kSum, in_ms(100));
+      const auto done = handles[rank]->all_reduce(data, ReduceOp::kSum, in_ms(1500));
       ASSERT_FALSE(done);
       EXPECT_EQ(done.error().code, ErrorCode::kDeadline);
       const std::string& message = done.error().message;

@@ -32,6 +32,12 @@ void on_all(Handles& handles, const std::function<void(Collective&)>& body) {
 
 template <class T>
 T combine(ReduceOp op, T a, T b) {
+  if constexpr (std::is_same_v<T, std::int64_t>) {  // wraps, which only unsigned numbers may
+    const auto x = static_cast<std::uint64_t>(a);
+    const auto y = static_cast<std::uint64_t>(b);
+    if (op == ReduceOp::kSum) return static_cast<T>(x + y);
+    if (op == ReduceOp::kProduct) return static_cast<T>(x * y);
+  }
   switch (op) {
     case ReduceOp::kSum:
       return a + b;
@@ -334,14 +340,27 @@ TEST(LocalCollective, MessageOfAnotherShapeIsAConflictForBothSides) {
 
 TEST(LocalCollective, AHandleUsedByTwoThreadsAtOnceIsACheckFailure) {
   auto handles = make_local_group(2);
-  std::atomic<bool> started{false};
   std::thread waiting([&] {
-    started = true;
-    EXPECT_FALSE(handles[0]->barrier(in_ms(300)));
+    std::vector<float> got(1);
+    for (bool done = false; !done;) {
+      try {
+        done = handles[0]->recv(got, 1, 0, soon()).has_value();
+      } catch (const CheckFailure&) {  // the other thread was inside just then
+      }
+    }
   });
-  while (!started) std::this_thread::yield();
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  EXPECT_THROW((void)handles[0]->barrier(soon()), CheckFailure);
+  bool refused = false;
+  for (const Deadline limit = soon(); !refused && !limit.passed();) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // lets the other thread in
+    try {
+      std::vector<float> got(1);
+      (void)handles[0]->recv(got, 1, 1, in_ms(0));
+    } catch (const CheckFailure&) {
+      refused = true;
+    }
+  }
+  EXPECT_TRUE(refused);
+  EXPECT_TRUE(handles[1]->send(std::vector<float>{1}, 0, 0, soon()));
   waiting.join();
 }
 
