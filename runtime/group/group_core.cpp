@@ -333,6 +333,7 @@ void GroupCore::rank_died(RankId rank, Error cause, Call* during) {
   }
   ranks_[index(rank)]->stop();
   if (!first_death) return;
+  for (const auto& peer : ranks_) peer->cell().leaving.store(true);
   log::error("{}", cause.to_string());
   abort(rank, cause);
 }

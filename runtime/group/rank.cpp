@@ -38,6 +38,7 @@ void Rank::push(Ref<Call> call) {
 }
 
 void Rank::stop() {
+  cell_.leaving.store(true);
   std::deque<Ref<Call>> dropped;  // destroyed after the lock
   {
     const std::lock_guard lock(mutex_);
@@ -131,7 +132,11 @@ result<void> Rank::rebuild(const Call& call, std::int64_t epoch) {
     if (done) return {};
     const ErrorCode code = done.error().code;
     const bool again = code == ErrorCode::kDeadline || code == ErrorCode::kConflict;
-    if (!again || call.broken.load() || call.deadline.passed()) return done;
+    if (!again || call.broken.load() || cell_.leaving.load()) return done;
+    if (call.deadline.passed()) {
+      return fail(ErrorCode::kDeadline, "rebuilding of the communicators: {}",
+                  done.error().message);
+    }
   }
 }
 

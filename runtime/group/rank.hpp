@@ -58,6 +58,7 @@ struct RankCell {
   std::atomic<std::int64_t> calls_done{0};
   std::atomic<Duration::rep> deadline{0};  // of the present call
   std::atomic<bool> cancelled{false};      // nobody wants the present call's result
+  std::atomic<bool> leaving{false};        // the group is dead or going: wait for no peer
 
   mutable std::mutex mutex;  // guards what follows
   bool busy = false;
