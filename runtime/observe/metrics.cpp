@@ -41,6 +41,8 @@ double larger(double a, double b) {
   return b > a ? b : a;
 }
 
+bool same_number(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
+
 }  // namespace
 
 std::string_view reduction_name(Reduction reduction) {
@@ -95,6 +97,13 @@ std::optional<double> MetricEntry::value() const {
       reduction == Reduction::kHistogram ? weight - histogram.non_finite_weight : weight;
   if (!(counted > 0)) return std::nullopt;
   return weighted_sum / counted;
+}
+
+bool MetricEntry::operator==(const MetricEntry& other) const {
+  return reduction == other.reduction && same_number(weight, other.weight) &&
+         same_number(weighted_sum, other.weighted_sum) && same_number(min, other.min) &&
+         same_number(max, other.max) && same_number(last, other.last) && count == other.count &&
+         histogram == other.histogram;
 }
 
 void Metrics::add(std::string_view name, double value, Reduction reduction, double weight) {

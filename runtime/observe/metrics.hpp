@@ -59,7 +59,8 @@ struct MetricEntry {
 
   /// The reduced number; empty when there is none (a mean of weight zero, no addition).
   std::optional<double> value() const;
-  bool operator==(const MetricEntry&) const = default;
+  /// Same state; NaN equals NaN, so that a batch with one equals its own copy.
+  bool operator==(const MetricEntry& other) const;
 };
 
 class Metrics {

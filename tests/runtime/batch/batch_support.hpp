@@ -151,8 +151,9 @@ inline Metrics random_metrics(Rng& rng) {
   Metrics metrics;
   for (std::int64_t i = pick(rng, 5); i > 0; --i) {
     const auto reduction = static_cast<Reduction>(pick(rng, 6));
-    metrics.add(fmt::format("m/{}", reduction_name(reduction)),
-                static_cast<double>(pick(rng, 9)) - 4, reduction,
+    const double value = pick(rng, 12) == 0 ? std::numeric_limits<double>::quiet_NaN()
+                                            : static_cast<double>(pick(rng, 9)) - 4;
+    metrics.add(fmt::format("m/{}", reduction_name(reduction)), value, reduction,
                 static_cast<double>(pick(rng, 4)));
   }
   return metrics;

@@ -115,6 +115,15 @@ TEST(Metrics, NanIsSeenWhereverItCounts) {
   EXPECT_EQ(metrics.find("histogram")->histogram.non_finite_weight, 1.0);
 }
 
+TEST(Metrics, EqualTheirCopyAlsoWithNan) {
+  Metrics metrics;
+  for (const Reduction reduction : kAll) metrics.add(reduction_name(reduction), kNan, reduction);
+  EXPECT_EQ(Metrics(metrics), metrics);
+  Metrics other = metrics;
+  other.add("last", 1, Reduction::kLast);
+  EXPECT_NE(other, metrics);
+}
+
 TEST(Metrics, QuantilesAreWithinTheBucketWidth) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
