@@ -35,10 +35,11 @@ result<Batch> number_samples(const Batch& prompts, std::int64_t group_size) {
   return samples;
 }
 
-result<Metrics> length_metrics(const Batch& batch) {
+result<Metrics> length_metrics(const Batch& batch, runtime::PullMeter* meter) {
   TROUPE_TRY(const Column responses, batch.require(column::kResponses));
   TROUPE_TRY(const Column prompts, batch.require(column::kPrompts));
-  TROUPE_TRY(const Column reasons, batch.require(column::kStopReason));
+  TROUPE_TRY(const Column remote, batch.require(column::kStopReason));
+  TROUPE_TRY(const Column reasons, remote.resolve(meter));
   Metrics metrics;
   for (std::int64_t row = 0; row < batch.rows(); ++row) {
     const auto response = static_cast<double>(responses.row_length(row));

@@ -5,6 +5,7 @@
 // **Threads:** pure functions.
 
 #include "runtime/batch/batch.hpp"
+#include "runtime/batch/column_ref.hpp"
 
 #include <cstdint>
 
@@ -16,7 +17,8 @@ result<runtime::Batch> number_samples(const runtime::Batch& prompts, std::int64_
 
 /// Metrics over finished samples: `response_length/*`, `prompt_length/*`,
 /// `response_length/clip_ratio` (share that ran into the length bound), `response/failed`, and
-/// `num_turns`-free counts `perf/total_num_tokens`. Reads lengths and `stop_reason` only.
-result<runtime::Metrics> length_metrics(const runtime::Batch& batch);
+/// the count `perf/total_num_tokens`. Reads lengths and `stop_reason` only; `meter` counts bytes.
+result<runtime::Metrics> length_metrics(const runtime::Batch& batch,
+                                        runtime::PullMeter* meter = nullptr);
 
 }  // namespace troupe::actors

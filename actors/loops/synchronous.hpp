@@ -70,7 +70,7 @@ runtime::task<StepReport> synchronous_step(Cast<W>& cast, runtime::Batch prompts
   const TimePoint advantage_begin = cast.world.clock().now();
   runtime::Batch advantages = runtime::value_or_throw(cast.advantage(batch, cast.meter));
   runtime::value_or_throw(batch.merge(advantages));
-  runtime::Metrics lengths = runtime::value_or_throw(length_metrics(batch));
+  runtime::Metrics lengths = runtime::value_or_throw(length_metrics(batch, cast.meter));
   timer.add("adv", advantage_begin);
 
   if (cast.critic != nullptr) {

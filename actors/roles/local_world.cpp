@@ -149,15 +149,19 @@ void LocalWorld::create_roles(const LocalWorldOptions& options) {
   if (critic_) critic_role_.emplace(*critic_, options.value_update, options.critic->plan);
 }
 
+// Arguments have names: g++ 12 copies a braced aggregate inside a co_await expression bit by bit.
 task<void> LocalWorld::save(runtime::CheckpointWriter& writer) {
-  co_await policy_->call<&PolicyWorker::save>(CheckpointTarget{&writer, "actor"});
-  if (critic_) co_await critic_->call<&CriticWorker::save>(CheckpointTarget{&writer, "critic"});
+  const CheckpointTarget actor{&writer, "actor"};
+  co_await policy_->call<&PolicyWorker::save>(actor);
+  const CheckpointTarget critic{&writer, "critic"};
+  if (critic_) co_await critic_->call<&CriticWorker::save>(critic);
 }
 
 task<void> LocalWorld::load(const runtime::Checkpoint& checkpoint) {
-  co_await policy_->call<&PolicyWorker::load>(CheckpointSource{&checkpoint, "actor"});
-  if (critic_)
-    co_await critic_->call<&CriticWorker::load>(CheckpointSource{&checkpoint, "critic"});
+  const CheckpointSource actor{&checkpoint, "actor"};
+  co_await policy_->call<&PolicyWorker::load>(actor);
+  const CheckpointSource critic{&checkpoint, "critic"};
+  if (critic_) co_await critic_->call<&CriticWorker::load>(critic);
 }
 
 task<WeightHandle> LocalWorld::policy_weights() {

@@ -93,6 +93,7 @@ class FineTuner {
   std::int64_t steps_total_ = 0;
   SteadyClock clock_;
   runtime::ProgressLine progress_;
+  runtime::ActorSystem system_;  // outlives the group
   std::optional<runtime::WorkerGroup<PolicyWorker>> group_;
   std::optional<runtime::MetricsWriter> writer_;
   RunState state_;
@@ -128,7 +129,8 @@ task<void> FineTuner::save() {
       {.root = folder_,
        .step = state_.step,
        .keep = config_.get_optional<std::int64_t>("trainer.max_actor_ckpt_to_keep").value_or(0)}));
-  co_await group_->call<&PolicyWorker::save>(actors::CheckpointTarget{&writer, "actor"});
+  const actors::CheckpointTarget target{&writer, "actor"};  // named: see local_world.cpp
+  co_await group_->call<&PolicyWorker::save>(target);
   value_or_throw(writer.add_state("trainer", state_.to_json()));
   value_or_throw(writer.commit());
 }
@@ -175,7 +177,8 @@ task<void> FineTuner::main(std::optional<Checkpoint> checkpoint) {
   if (checkpoint) {
     const std::string text = value_or_throw(checkpoint->state("trainer"));
     state_ = value_or_throw(RunState::from_json(text));
-    co_await group_->call<&PolicyWorker::load>(actors::CheckpointSource{&*checkpoint, "actor"});
+    const actors::CheckpointSource source{&*checkpoint, "actor"};
+    co_await group_->call<&PolicyWorker::load>(source);
     progress_.say(
         fmt::format("resumed from {}, step {}", checkpoint->folder().string(), state_.step));
   }
@@ -200,18 +203,16 @@ result<SftSummary> FineTuner::run() {
   worker.model = inputs_.model->config();
   worker.weights = inputs_.model->weights().tensors();
   TROUPE_TRY(worker.engine, train_engine_options(config_, "sft", steps_total_));
-  runtime::ActorSystem system;
   runtime::GroupOptions options;
   options.name = "sft";
   options.mesh = runtime::Mesh::data_parallel(config_.get<int>("trainer.n_gpus_per_node"));
   TROUPE_TRY(group_, runtime::WorkerGroup<PolicyWorker>::create(
-                         system, std::move(options), [&worker](runtime::WorkerContext& context) {
+                         system_, std::move(options), [&worker](runtime::WorkerContext& context) {
                            return PolicyWorker::create(context, worker);
                          }));
   runtime::Executor executor(&clock_);
   auto done = executor.run(main(std::move(checkpoint)));
   progress_.finish();
-  group_.reset();  // before the actor system goes
   if (!done) return fail(std::move(done).error());
   return summary_;
 }

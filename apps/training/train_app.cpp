@@ -74,6 +74,7 @@ class Trainer {
   TraceCalls calls_;
   runtime::ProgressLine progress_;
   runtime::PullMeter meter_;
+  runtime::ActorSystem system_;  // outlives the world
   std::unique_ptr<LocalWorld> world_;
   std::optional<actors::Cast<LocalWorld>> cast_;
   std::optional<runtime::MetricsWriter> writer_;
@@ -224,10 +225,9 @@ result<TrainSummary> Trainer::run(const TrainingRegistries& registries,
   summary_.run_folder = folder_;
   if (checkpoint) summary_.checkpoint = checkpoint->folder();
 
-  runtime::ActorSystem system;
   actors::LocalWorldOptions traced = options;
   traced.trace = &calls_;
-  TROUPE_TRY(world_, LocalWorld::create(system, traced, inputs_.policy->tokenizer(),
+  TROUPE_TRY(world_, LocalWorld::create(system_, traced, inputs_.policy->tokenizer(),
                                         registries.rewards));
   cast_.emplace(actors::Cast<LocalWorld>{
       .world = *world_,
@@ -250,7 +250,6 @@ result<TrainSummary> Trainer::run(const TrainingRegistries& registries,
     auto written = trace_.write(file("trace.json").string());
     if (!written) log::warn("{}", written.error().to_string());
   }
-  world_.reset();  // before the actor system goes
   if (writer_) {
     auto written = runtime::write_report({.metrics = file("metrics.jsonl").string(),
                                           .trace = file("trace.json").string(),

@@ -18,6 +18,7 @@ using runtime::Config;
 namespace {
 
 constexpr const char* kActor = "actor_rollout_ref.actor";
+constexpr std::int64_t kMinibatchPrompts = 256;  // verl's default; a smaller batch takes its place
 constexpr const char* kRollout = "actor_rollout_ref.rollout";
 
 // Streams of the run's seed, so that no two uses of it share numbers.
@@ -245,7 +246,8 @@ result<actors::AdvantageStepOptions> advantage_step_options(
 
 actors::MinibatchPlan minibatch_plan(const Config& config, const std::string& section) {
   const auto samples = config.get<std::int64_t>(std::string(kRollout) + ".n");
-  auto prompts = config.get<std::int64_t>(std::string(kActor) + ".ppo_mini_batch_size");
+  auto prompts = config.get_optional<std::int64_t>(std::string(kActor) + ".ppo_mini_batch_size")
+                     .value_or(kMinibatchPrompts);
   if (section == "critic")
     prompts = config.get_optional<std::int64_t>("critic.ppo_mini_batch_size").value_or(prompts);
   prompts = std::min(prompts, config.get<std::int64_t>("data.train_batch_size"));
