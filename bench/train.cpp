@@ -3,19 +3,18 @@
 //
 // Usage: bench_train [--check] [--sequences N] [--length T] [--hidden H] [--layers L] [--budget T]
 // With --check it ends non-zero when an update reaches less than kShareWanted of its bare GEMMs.
-#include "actors/train/train_engine.hpp"
-
 #include "actors/model/weight_set.hpp"
+#include "actors/train/train_engine.hpp"
 #include "runtime/base/rng.hpp"
 
 #include <fmt/format.h>
-#include <torch/torch.h>
-
 #include <time.h>
+#include <torch/torch.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <string_view>
+#include <thread>
 
 namespace {
 
@@ -32,6 +31,7 @@ struct Setup {
   std::int64_t budget = 8192;
   bool recompute = false;
   bool check = false;
+  bool main_thread = false;
 };
 
 /// CPU seconds of this thread: the engine runs on it alone, and other jobs do not disturb it.
@@ -92,6 +92,7 @@ Setup parse(int count, char** arguments) {
     const std::string_view name = arguments[i];
     if (name == "--check") setup.check = true;
     if (name == "--recompute") setup.recompute = true;
+    if (name == "--main-thread") setup.main_thread = true;
     if (i + 1 >= count) continue;
     const std::int64_t value = std::atoll(arguments[i + 1]);
     if (name == "--sequences") setup.sequences = value;
@@ -103,10 +104,8 @@ Setup parse(int count, char** arguments) {
   return setup;
 }
 
-}  // namespace
-
-int main(int count, char** arguments) {
-  const Setup setup = parse(count, arguments);
+/// The whole measurement; true when the bar is met.
+bool measure(const Setup& setup) {
   const ModelConfig config = model(setup);
   const WeightSet weights = random_weights(config, 1);
   TrainEngineOptions options;
@@ -134,16 +133,28 @@ int main(int count, char** arguments) {
 
   const double forward = timed([&] { (void)engine->log_probs(sequences, 1.0F).value(); });
   const double step = timed([&] { (void)engine->update_policy(sequences, update).value(); });
-  const double bare =
-      bare_forward(config, sequences.offsets.back(), std::min(setup.budget, sequences.offsets.back()));
+  const double bare = bare_forward(config, sequences.offsets.back(),
+                                   std::min(setup.budget, sequences.offsets.back()));
   fmt::print("{} parameters, {} sequences x {} tokens, budget {}, GEMM {:.0f} GFLOP/s\n",
              engine->parameter_count(), setup.sequences, setup.length, setup.budget,
              gemm_gigaflops());
   fmt::print("{:<10}{:>10}{:>14}{:>18}\n", "", "seconds", "tokens/s", "share of GEMMs");
   fmt::print("{:<10}{:>10.3f}{:>14.0f}{:>18.2f}\n", "forward", forward, tokens / forward,
              bare / forward);
-  fmt::print("{:<10}{:>10.3f}{:>14.0f}{:>18.2f}\n", "update", step, tokens / step,
-             3 * bare / step);
+  fmt::print("{:<10}{:>10.3f}{:>14.0f}{:>18.2f}\n", "update", step, tokens / step, 3 * bare / step);
   fmt::print("activations peak {}\n", to_string(engine->memory().activations_peak));
-  return setup.check && 3 * bare / step < kShareWanted ? 1 : 0;
+  return 3 * bare / step >= kShareWanted;
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  const Setup setup = parse(count, arguments);
+  bool met = true;
+  if (setup.main_thread) {
+    met = measure(setup);
+  } else {  // engines live on threads of their ranks, whose memory comes from other arenas
+    std::thread([&setup, &met] { met = measure(setup); }).join();
+  }
+  return setup.check && !met ? 1 : 0;
 }

@@ -42,7 +42,8 @@ struct PackedAttention : torch::autograd::Function<PackedAttention> {
     context->saved_data["kv_heads"] = shape.kv_heads;
     context->saved_data["head_dim"] = shape.head_dim;
     // Borrowed; see the header. Autograd's context carries integers, not our pointers.
-    context->saved_data["table"] = static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(table));
+    context->saved_data["table"] =
+        static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(table));
     return out;
   }
 

@@ -176,8 +176,8 @@ TROUPE_INLINE void backward_head(const Frame& f, const KeyValueScratch& kv, cons
       }
       for (std::int64_t j = i + 1; j < width; ++j) p[j] = g[j] = 0.0F;
     }
-    simd::multiply(end, f.dim, rows, Left{scores, 1, f.padded_t},
-                   Right{block_gradient, f.padded_d}, Target{kv.value_gradient, f.padded_d}, true);
+    simd::multiply(end, f.dim, rows, Left{scores, 1, f.padded_t}, Right{block_gradient, f.padded_d},
+                   Target{kv.value_gradient, f.padded_d}, true);
     simd::multiply(end, f.dim, rows, Left{score_gradient, 1, f.padded_t},
                    Right{block_query, f.padded_d}, Target{kv.key_gradient, f.padded_d}, true);
     simd::multiply(rows, f.dim, end, Left{score_gradient, f.padded_t, 1},

@@ -50,8 +50,8 @@ void attention_forward(const AttentionShape& shape, const RotaryTable& table,
                        AttentionScratch& scratch);
 
 struct AttentionGradients {
-  const float* out = nullptr;          ///< [T, N·D], of forward
-  const float* log_sum_exp = nullptr;  ///< [N, T], of forward
+  const float* out = nullptr;           ///< [T, N·D], of forward
+  const float* log_sum_exp = nullptr;   ///< [N, T], of forward
   const float* out_gradient = nullptr;  ///< [T, N·D] dense
   float* q = nullptr;                   ///< gradients, written whole; same row distance as inputs
   float* k = nullptr;

@@ -54,8 +54,8 @@ std::vector<ParameterGroup> groups_of(const ModelConfig& config,
     const std::string mlp = layer + "mlp.";
     builder.add({layer + "input_layernorm.weight"});
     for (const char* kind : {".weight", ".bias"})
-      builder.add({attention + "q_proj" + kind, attention + "k_proj" + kind,
-                   attention + "v_proj" + kind});
+      builder.add(
+          {attention + "q_proj" + kind, attention + "k_proj" + kind, attention + "v_proj" + kind});
     builder.add({attention + "q_norm.weight"});
     builder.add({attention + "k_norm.weight"});
     for (const char* kind : {".weight", ".bias"}) builder.add({attention + "o_proj" + kind});
@@ -175,18 +175,16 @@ at::Tensor Decoder::hidden(const DecoderInput& input) {
   const std::vector<std::int64_t> ids(input.tokens.begin(), input.tokens.end());
   Residual residual{.x = select_rows(embedding_, index_tensor(ids)), .delta = {}};
   const bool recompute = options_.recompute && at::GradMode::is_enabled();
-  for (const LayerWeights& layer : layers_) {
+  for (std::size_t l = 0; l < layers_.size(); ++l) {
+    const bool last = l + 1 == layers_.size();
+    const LayerInput layer_input{.offsets = offsets,
+                                 .rows = last ? index_tensor(input.rows) : at::Tensor()};
     if (recompute)
-      residual.x = decoder_layer_recomputed(layer, context_, offsets, residual.x);
+      residual.x = decoder_layer_recomputed(layers_[l], context_, layer_input, residual.x);
     else
-      residual = decoder_layer(layer, context_, offsets, residual);
+      residual = decoder_layer(layers_[l], context_, layer_input, residual);
   }
-  // Only the rows asked for go through the last norm and the head.
-  const at::Tensor rows = index_tensor(input.rows);
-  const at::Tensor x = select_rows(residual.x, rows);
-  const at::Tensor delta =
-      residual.delta.defined() ? select_rows(residual.delta, rows) : at::Tensor();
-  return add_rms_norm(x, delta, final_norm_, config_.rms_norm_eps).normed;
+  return add_rms_norm(residual.x, residual.delta, final_norm_, config_.rms_norm_eps).normed;
 }
 
 at::Tensor Decoder::logits(const at::Tensor& hidden) const {

@@ -20,19 +20,18 @@ const T& unpack(const c10::IValue& value) {
 }
 
 at::Tensor summed_layer(const LayerWeights& weights, const LayerContext& context,
-                        const at::Tensor& offsets, const at::Tensor& x) {
-  const Residual out = decoder_layer(weights, context, offsets, {x, at::Tensor()});
+                        const LayerInput& input, const at::Tensor& x) {
+  const Residual out = decoder_layer(weights, context, input, {x, at::Tensor()});
   return out.x + out.delta;
 }
 
 struct RecomputedLayer : torch::autograd::Function<RecomputedLayer> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
-                            const at::Tensor& offsets, const LayerWeights* weights,
-                            const LayerContext* layer) {
-    context->save_for_backward({x, offsets});
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const LayerInput& input,
+                            const LayerWeights* weights, const LayerContext* layer) {
+    context->save_for_backward({x, input.offsets, input.rows});
     context->saved_data["weights"] = pack(weights);
     context->saved_data["layer"] = pack(layer);
-    return summed_layer(*weights, *layer, offsets, x);  // autograd calls this without grad mode
+    return summed_layer(*weights, *layer, input, x);  // autograd calls this without grad mode
   }
 
   static tensor_list backward(AutogradContext* context, tensor_list gradients) {
@@ -41,7 +40,7 @@ struct RecomputedLayer : torch::autograd::Function<RecomputedLayer> {
     const at::Tensor x = saved[0].detach().set_requires_grad(true);
     const at::Tensor out =
         summed_layer(unpack<LayerWeights>(context->saved_data["weights"]),
-                     unpack<LayerContext>(context->saved_data["layer"]), saved[1], x);
+                     unpack<LayerContext>(context->saved_data["layer"]), {saved[1], saved[2]}, x);
     torch::autograd::backward({out}, {gradients[0]});
     return {x.grad(), at::Tensor(), at::Tensor(), at::Tensor()};
   }
@@ -50,21 +49,26 @@ struct RecomputedLayer : torch::autograd::Function<RecomputedLayer> {
 }  // namespace
 
 Residual decoder_layer(const LayerWeights& weights, const LayerContext& context,
-                       const at::Tensor& offsets, const Residual& in) {
+                       const LayerInput& input, const Residual& in) {
   const ResidualNorm first = add_rms_norm(in.x, in.delta, weights.input_norm, context.eps);
   at::Tensor qkv = linear(first.normed, weights.qkv, weights.qkv_bias);
   if (weights.q_norm.defined())
     qkv = head_norm(qkv, weights.q_norm, weights.k_norm, context.shape, context.eps);
-  const at::Tensor mixed = packed_attention(qkv, offsets, context.shape, *context.rotary);
+  at::Tensor mixed = packed_attention(qkv, input.offsets, context.shape, *context.rotary);
+  at::Tensor x = first.sum;
+  if (input.rows.defined()) {
+    mixed = select_rows(mixed, input.rows);
+    x = select_rows(x, input.rows);
+  }
   const at::Tensor attended = linear(mixed, weights.o, weights.o_bias);
-  const ResidualNorm second = add_rms_norm(first.sum, attended, weights.mlp_norm, context.eps);
+  const ResidualNorm second = add_rms_norm(x, attended, weights.mlp_norm, context.eps);
   const at::Tensor active = swiglu(linear(second.normed, weights.gate_up, weights.gate_up_bias));
   return {.x = second.sum, .delta = linear(active, weights.down, weights.down_bias)};
 }
 
 at::Tensor decoder_layer_recomputed(const LayerWeights& weights, const LayerContext& context,
-                                    const at::Tensor& offsets, const at::Tensor& x) {
-  return RecomputedLayer::apply(x, offsets, &weights, &context);
+                                    const LayerInput& input, const at::Tensor& x) {
+  return RecomputedLayer::apply(x, input, &weights, &context);
 }
 
 }  // namespace troupe::actors

@@ -39,15 +39,23 @@ struct Residual {
   at::Tensor delta;  ///< [T, H], or undefined: 0
 };
 
-/// offsets [S+1] i64: where the packed sequences begin.
-Residual decoder_layer(const LayerWeights& weights, const LayerContext& context,
-                       const at::Tensor& offsets, const Residual& in);
+/// What varies from pass to pass.
+struct LayerInput {
+  at::Tensor offsets;  ///< [S+1] i64: where the packed sequences begin
+  /// [R] i64 positions to go on with after attention, or undefined: all. The last layer needs its
+  /// output only where something is predicted, and skips the rest of its matrix products.
+  at::Tensor rows;
+};
 
-/// The same with the summands added, x [T, H] → [T, H], but it keeps only its input for backward
-/// and runs the layer again there; the gradients have the same bits. Weight gradients go straight
-/// into the leaves, so this works with `backward()` and not with `torch::autograd::grad` on
-/// weights. `weights` and `context` must outlive backward.
+/// Residual of T rows → T rows, or R when `input.rows` says so.
+Residual decoder_layer(const LayerWeights& weights, const LayerContext& context,
+                       const LayerInput& input, const Residual& in);
+
+/// The same with the summands added, x [T, H] → [T or R, H], but it keeps only its input for
+/// backward and runs the layer again there; the gradients have the same bits. Weight gradients go
+/// straight into the leaves, so this works with `backward()` and not with `torch::autograd::grad`
+/// on weights. `weights` and `context` must outlive backward.
 at::Tensor decoder_layer_recomputed(const LayerWeights& weights, const LayerContext& context,
-                                    const at::Tensor& offsets, const at::Tensor& x);
+                                    const LayerInput& input, const at::Tensor& x);
 
 }  // namespace troupe::actors

@@ -48,7 +48,8 @@ FlatParameters::FlatParameters(std::span<const ParameterGroup> groups,
     const auto found = offset_of.find(tensor.name);
     TROUPE_CHECK(found != offset_of.end(), "parameters: no group holds {}", tensor.name);
     segments_.push_back({tensor.name, tensor.shape, found->second, tensor.element_count()});
-    tensors_.push_back({tensor.name, tensor.shape,
+    tensors_.push_back({tensor.name,
+                        tensor.shape,
                         {base + found->second, static_cast<std::size_t>(tensor.element_count())}});
   }
 }

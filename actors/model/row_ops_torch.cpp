@@ -42,8 +42,7 @@ struct Linear : Function<Linear> {
 
 struct AddRmsNorm : Function<AddRmsNorm> {
   static tensor_list forward(AutogradContext* context, const at::Tensor& x,
-                             const MaybeTensor& maybe_delta, const at::Tensor& weight,
-                             double eps) {
+                             const MaybeTensor& maybe_delta, const at::Tensor& weight, double eps) {
     const at::Tensor delta = maybe_delta.value_or(at::Tensor());
     const at::Tensor sum = delta.defined() ? at::empty_like(x) : x;
     const at::Tensor out = at::empty_like(x);
@@ -95,8 +94,8 @@ struct HeadNorm : Function<HeadNorm> {
                             const at::Tensor& q_weight, const at::Tensor& k_weight,
                             const AttentionShape& shape, double eps) {
     const at::Tensor out = at::empty_like(qkv);
-    const at::Tensor inverse = at::empty({qkv.size(0), shape.heads + shape.kv_heads},
-                                         qkv.options());
+    const at::Tensor inverse =
+        at::empty({qkv.size(0), shape.heads + shape.kv_heads}, qkv.options());
     head_norm_forward(head_norm_shape(qkv, shape, eps), data_of(qkv), data_of(q_weight),
                       data_of(k_weight), out.data_ptr<float>(), inverse.data_ptr<float>());
     context->save_for_backward({qkv, q_weight, k_weight, inverse});
@@ -114,16 +113,15 @@ struct HeadNorm : Function<HeadNorm> {
     const at::Tensor qkv_gradient = at::empty_like(saved[0]);
     const at::Tensor q_gradient = at::zeros_like(saved[1]);
     const at::Tensor k_gradient = at::zeros_like(saved[2]);
-    head_norm_backward(
-        head_norm_shape(saved[0], shape, context->saved_data["eps"].toDouble()),
-        {.qkv = data_of(saved[0]),
-         .q_weight = data_of(saved[1]),
-         .k_weight = data_of(saved[2]),
-         .inverse_rms = data_of(saved[3]),
-         .out_gradient = data_of(out_gradient),
-         .qkv_gradient = qkv_gradient.data_ptr<float>(),
-         .q_weight_gradient = q_gradient.data_ptr<float>(),
-         .k_weight_gradient = k_gradient.data_ptr<float>()});
+    head_norm_backward(head_norm_shape(saved[0], shape, context->saved_data["eps"].toDouble()),
+                       {.qkv = data_of(saved[0]),
+                        .q_weight = data_of(saved[1]),
+                        .k_weight = data_of(saved[2]),
+                        .inverse_rms = data_of(saved[3]),
+                        .out_gradient = data_of(out_gradient),
+                        .qkv_gradient = qkv_gradient.data_ptr<float>(),
+                        .q_weight_gradient = q_gradient.data_ptr<float>(),
+                        .k_weight_gradient = k_gradient.data_ptr<float>()});
     return {qkv_gradient, q_gradient, k_gradient, at::Tensor(), at::Tensor()};
   }
 };

@@ -15,7 +15,7 @@
 
 // One version for AVX2 + FMA beside the portable one, chosen when the program starts. Sanitizers
 // do not survive the indirect-function resolver, so they get the portable version only.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) &&  \
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define TROUPE_SIMD_VERSIONS __attribute__((target_clones("arch=x86-64-v3", "default")))
 #else
@@ -76,9 +76,8 @@ TROUPE_INLINE void multiply_tile(std::int64_t depth, Left a, Right b, Target c, 
   Lanes sum[kRows][kVectors];
   for (int i = 0; i < kRows; ++i)
     for (int j = 0; j < kVectors; ++j)
-      sum[i][j] = accumulate
-                      ? *reinterpret_cast<const Lanes*>(c.data + i * c.row + j * kLanes)
-                      : splat(0.0F);
+      sum[i][j] = accumulate ? *reinterpret_cast<const Lanes*>(c.data + i * c.row + j * kLanes)
+                             : splat(0.0F);
   for (std::int64_t k = 0; k < depth; ++k) {
     Lanes right[kVectors];
     for (int j = 0; j < kVectors; ++j)

@@ -47,9 +47,8 @@ struct TokenLogProbNode : torch::autograd::Function<TokenLogProbNode> {
     const at::Tensor& head = saved[1];
     const std::int64_t tokens = hidden.size(0);
     const std::int64_t chunk = context->saved_data["chunk"].toInt();
-    const at::Tensor log_prob_gradient = gradients[0].defined()
-                                             ? gradients[0].contiguous()
-                                             : at::zeros({tokens}, hidden.options());
+    const at::Tensor log_prob_gradient =
+        gradients[0].defined() ? gradients[0].contiguous() : at::zeros({tokens}, hidden.options());
     const at::Tensor entropy_gradient =
         gradients[1].defined() ? gradients[1].contiguous() : at::Tensor();
     const at::Tensor hidden_gradient = at::empty_like(hidden);
@@ -68,9 +67,8 @@ struct TokenLogProbNode : torch::autograd::Function<TokenLogProbNode> {
            .log_sum_exp = saved[3].data_ptr<float>() + begin,
            .entropy = saved[4].data_ptr<float>() + begin,
            .log_prob_gradient = log_prob_gradient.data_ptr<float>() + begin,
-           .entropy_gradient = entropy_gradient.defined()
-                                   ? entropy_gradient.data_ptr<float>() + begin
-                                   : nullptr});
+           .entropy_gradient =
+               entropy_gradient.defined() ? entropy_gradient.data_ptr<float>() + begin : nullptr});
       at::Tensor to = hidden_gradient.narrow(0, begin, rows);
       at::mm_out(to, part, head);
       head_gradient.addmm_(part.t(), inputs);

@@ -15,7 +15,7 @@
 namespace troupe::actors {
 
 struct TokenLogProbOptions {
-  double temperature = 1.0;         ///< > 0; logits are divided by it
+  double temperature = 1.0;  ///< > 0; logits are divided by it
   std::int64_t chunk_tokens = 1024;
 };
 

@@ -27,8 +27,7 @@ TROUPE_INLINE float lane_max(std::int64_t count, const float* x) {
   for (float& lane : lanes) lane = x[0];
   std::int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes)
-    for (std::int64_t k = 0; k < kLanes; ++k)
-      lanes[k] = x[i + k] > lanes[k] ? x[i + k] : lanes[k];
+    for (std::int64_t k = 0; k < kLanes; ++k) lanes[k] = x[i + k] > lanes[k] ? x[i + k] : lanes[k];
   for (; i < count; ++i) lanes[0] = x[i] > lanes[0] ? x[i] : lanes[0];
   float largest = lanes[0];
   for (float lane : lanes) largest = lane > largest ? lane : largest;

@@ -34,10 +34,10 @@ void adamw(const OptimizerOptions& options, const AdamwStep& step, std::span<flo
            std::span<const float> gradients, std::span<float> first_moment,
            std::span<float> second_moment) {
   const std::size_t count = weights.size();
-  TROUPE_CHECK(gradients.size() == count && first_moment.size() == count &&
-                   second_moment.size() == count,
-               "adamw: {} weights, {} gradients, {} and {} moments", count, gradients.size(),
-               first_moment.size(), second_moment.size());
+  TROUPE_CHECK(
+      gradients.size() == count && first_moment.size() == count && second_moment.size() == count,
+      "adamw: {} weights, {} gradients, {} and {} moments", count, gradients.size(),
+      first_moment.size(), second_moment.size());
   const auto t = static_cast<double>(step.step);
   const auto beta1 = static_cast<float>(options.beta1);
   const auto beta2 = static_cast<float>(options.beta2);
@@ -46,8 +46,7 @@ void adamw(const OptimizerOptions& options, const AdamwStep& step, std::span<flo
   const auto scale = static_cast<float>(step.gradient_scale);
   const auto keep = static_cast<float>(step.decay ? 1.0 - step.lr * options.weight_decay : 1.0);
   const auto step_size = static_cast<float>(step.lr / (1.0 - std::pow(options.beta1, t)));
-  const auto root_scale =
-      static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(options.beta2, t)));
+  const auto root_scale = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(options.beta2, t)));
   const auto eps = static_cast<float>(options.eps);
   float* w = weights.data();
   const float* g = gradients.data();

@@ -26,7 +26,8 @@ class Counter final : public c10::MemoryReportingInfoBase {
 }  // namespace
 
 struct AllocationMeter::Impl {
-  Impl() : counter(std::make_shared<Counter>()), guard(c10::DebugInfoKind::PROFILER_STATE, counter) {}
+  Impl()
+      : counter(std::make_shared<Counter>()), guard(c10::DebugInfoKind::PROFILER_STATE, counter) {}
   std::shared_ptr<Counter> counter;
   c10::DebugInfoGuard guard;
 };

@@ -19,8 +19,9 @@ result<void> check_sequences(const PackedSequences& sequences, std::int64_t voca
                              std::int64_t tokens_max) {
   const auto& [tokens, offsets, prompts] = sequences;
   if (offsets.size() != prompts.size() + 1)
-    return fail(ErrorCode::kInvalidArgument, "sequences: {} offsets for {} prompt lengths, wanted {}",
-                offsets.size(), prompts.size(), prompts.size() + 1);
+    return fail(ErrorCode::kInvalidArgument,
+                "sequences: {} offsets for {} prompt lengths, wanted {}", offsets.size(),
+                prompts.size(), prompts.size() + 1);
   if (offsets.front() != 0 || offsets.back() != static_cast<std::int64_t>(tokens.size()))
     return fail(ErrorCode::kInvalidArgument, "sequences: offsets span {}..{}, tokens span 0..{}",
                 offsets.front(), offsets.back(), tokens.size());

@@ -51,14 +51,13 @@ void TrainEngine::Impl::use_threads() const {
 }
 
 ModelOutput TrainEngine::Impl::forward(const MicroBatch& batch, double temperature) {
-  const at::Tensor hidden = decoder->hidden(
-      {.tokens = batch.tokens, .offsets = batch.offsets, .rows = batch.rows});
+  const at::Tensor hidden =
+      decoder->hidden({.tokens = batch.tokens, .offsets = batch.offsets, .rows = batch.rows});
   if (critic()) return {.primary = decoder->values(hidden), .entropy = {}};
   const at::Tensor targets =
       torch::tensor(at::ArrayRef<std::int64_t>(batch.targets), torch::kInt64);
   const TokenLogProb out = decoder->log_probs(
-      hidden, targets,
-      {.temperature = temperature, .chunk_tokens = options.logit_chunk_tokens});
+      hidden, targets, {.temperature = temperature, .chunk_tokens = options.logit_chunk_tokens});
   return {.primary = out.log_prob, .entropy = out.entropy};
 }
 

@@ -46,12 +46,13 @@ struct TokenLogProbs {
 /// this rank's share] unless said. The loss is `policy_objective`: policy loss − c_H · entropy +
 /// c_KL · KL(π ‖ π_ref), each aggregated over the mini-batch of all ranks.
 struct PolicyUpdate {
-  std::span<const float> old_log_probs = {};        ///< of the proximal policy
+  std::span<const float> old_log_probs = {};  ///< of the proximal policy
   std::span<const float> advantages = {};
   std::span<const std::uint8_t> mask = {};          ///< 1 = trained on; empty = all ones
   std::span<const float> reference_log_probs = {};  ///< empty = no KL; required when c_KL ≠ 0
-  std::span<const float> rollout_weights = {};      ///< importance weights (constants); empty = ones
-  std::span<const std::int64_t> sequence_ids = {};  ///< [S], for losses that select tokens; else empty
+  std::span<const float> rollout_weights = {};  ///< importance weights (constants); empty = ones
+  std::span<const std::int64_t> sequence_ids =
+      {};  ///< [S], for losses that select tokens; else empty
   float temperature = 1.0F;
   PolicyLoss loss = {};  ///< from a PolicyLossRegistry; the same on all ranks, as all numbers below
   PolicyObjectiveOptions objective = {};

@@ -88,7 +88,6 @@ result<void> check_size(std::span<const float> values, std::int64_t tokens, std:
 
 /// Adds (sum, weight) pairs as weighted means.
 void add_metrics(const WeightedSums& sums, runtime::Metrics& metrics);
-void add_step_metrics(const StepReport& report, std::string_view prefix,
-                      runtime::Metrics& metrics);
+void add_step_metrics(const StepReport& report, std::string_view prefix, runtime::Metrics& metrics);
 
 }  // namespace troupe::actors

@@ -57,8 +57,8 @@ result<void> check_options(const TrainEngineOptions& options) {
   TROUPE_TRY_VOID(require(std::isfinite(o.eps) && o.eps > 0, "eps", o.eps, "more than 0"));
   TROUPE_TRY_VOID(require(std::isfinite(o.weight_decay) && o.weight_decay >= 0, "weight_decay",
                           o.weight_decay, "0 or more"));
-  TROUPE_TRY_VOID(require(std::isfinite(o.grad_norm_max), "grad_norm_max", o.grad_norm_max,
-                          "a number"));
+  TROUPE_TRY_VOID(
+      require(std::isfinite(o.grad_norm_max), "grad_norm_max", o.grad_norm_max, "a number"));
   TROUPE_TRY_VOID(check_schedule(o));
   TROUPE_TRY_VOID(require(options.micro_batch_tokens_max > 0, "micro_batch_tokens_max",
                           options.micro_batch_tokens_max, "1 or more"));

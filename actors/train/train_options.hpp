@@ -63,9 +63,9 @@ result<void> check_options(const TrainEngineOptions& options);
 
 /// Bytes that this rank holds now, for the memory ledger. Counted from the buffers themselves.
 struct TrainMemory {
-  Bytes weights;      ///< fp32; they are the optimizer's masters too, there is no second copy
-  Bytes gradients;    ///< fp32; 0 after `offload` until the next update
-  Bytes optimizer;    ///< two fp32 moments; 0 when not trainable
+  Bytes weights;           ///< fp32; they are the optimizer's masters too, there is no second copy
+  Bytes gradients;         ///< fp32; 0 after `offload` until the next update
+  Bytes optimizer;         ///< two fp32 moments; 0 when not trainable
   Bytes activations_peak;  ///< most bytes saved for backward by one micro-batch so far
   Bytes total() const { return weights + gradients + optimizer + activations_peak; }
 };

@@ -85,8 +85,9 @@ result<void> TrainEngine::load_state(const std::string& json,
       return fail(ErrorCode::kNotFound, "train state: tensor {} {} is missing", target.name,
                   shape_text(target.shape));
     if (found->second->shape != target.shape || found->second->data.size() != target.data.size())
-      return fail(ErrorCode::kConflict, "train state: tensor {} has shape {} ({} numbers), wanted {}",
-                  target.name, shape_text(found->second->shape), found->second->data.size(),
+      return fail(ErrorCode::kConflict,
+                  "train state: tensor {} has shape {} ({} numbers), wanted {}", target.name,
+                  shape_text(found->second->shape), found->second->data.size(),
                   shape_text(target.shape));
   }
   // Everything is there: from here nothing can fail.

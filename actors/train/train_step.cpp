@@ -65,9 +65,9 @@ void add_step_metrics(const StepReport& report, std::string_view prefix,
 
 result<Shard> TrainEngine::Impl::make_shard(const PackedSequences& sequences,
                                             std::span<const std::uint8_t> mask) const {
-  TROUPE_TRY_VOID(check_sequences(
-      sequences, decoder->config().vocab_size,
-      std::min(options.micro_batch_tokens_max, decoder->config().positions_max)));
+  TROUPE_TRY_VOID(
+      check_sequences(sequences, decoder->config().vocab_size,
+                      std::min(options.micro_batch_tokens_max, decoder->config().positions_max)));
   Shard shard;
   const auto tokens = static_cast<std::size_t>(sequences.response_tokens());
   if (mask.empty())
@@ -85,8 +85,7 @@ result<Shard> TrainEngine::Impl::make_shard(const PackedSequences& sequences,
   return shard;
 }
 
-result<TokenCounts> TrainEngine::Impl::agree(const std::optional<Error>& mine,
-                                             TokenCounts counts) {
+result<TokenCounts> TrainEngine::Impl::agree(const std::optional<Error>& mine, TokenCounts counts) {
   if (collective == nullptr) {
     if (mine) return fail(*mine);
     return counts;

@@ -31,7 +31,8 @@ struct PolicyPart {
         sequence_ids.push_back(update.sequence_ids[static_cast<std::size_t>(s)]);
   }
 
-  PolicyLossInput loss_input(const Shard& shard, std::size_t batch, std::span<const float> log_probs,
+  PolicyLossInput loss_input(const Shard& shard, std::size_t batch,
+                             std::span<const float> log_probs,
                              const LossNormaliser& normaliser) const {
     return {.tokens = shard.view(batch, sequence_ids),
             .log_probs = log_probs,
@@ -169,26 +170,25 @@ result<Metrics> TrainEngine::update_value(const PackedSequences& sequences,
                                           const ValueUpdate& update) {
   TROUPE_TRY_VOID(check_trainable(impl_->options, ModelHead::kValue, "update_value"));
   impl_->use_threads();
-  const result<Shard> shard =
-      checked_shard(*impl_, sequences, update.mask, [&]() -> result<void> {
-        const std::int64_t tokens = sequences.response_tokens();
-        TROUPE_TRY_VOID(check_size(update.returns, tokens, "returns"));
-        return check_size(update.old_values, tokens, "old_values", update.options.clip <= 0);
-      });
+  const result<Shard> shard = checked_shard(*impl_, sequences, update.mask, [&]() -> result<void> {
+    const std::int64_t tokens = sequences.response_tokens();
+    TROUPE_TRY_VOID(check_size(update.returns, tokens, "returns"));
+    return check_size(update.old_values, tokens, "old_values", update.options.clip <= 0);
+  });
   TROUPE_TRY(const TokenCounts global,
              impl_->agree(error_of(shard), shard ? shard->counts : TokenCounts{}));
   WeightedSums sums;
   const auto loss = [&](std::size_t b, ModelValues values) -> result<OutputGradient> {
     const std::vector<float> returns = shard->batches[b].part(update.returns);
     const std::vector<float> old_values = shard->batches[b].part(update.old_values);
-    TROUPE_TRY(ValueLossOutput out,
-               value_loss({.tokens = shard->view(b),
-                           .values = values.primary,
-                           .old_values = old_values,
-                           .returns = returns,
-                           .normaliser = {.global = global,
-                                          .scale_factor = update.loss_scale_factor}},
-                          update.options));
+    TROUPE_TRY(
+        ValueLossOutput out,
+        value_loss({.tokens = shard->view(b),
+                    .values = values.primary,
+                    .old_values = old_values,
+                    .returns = returns,
+                    .normaliser = {.global = global, .scale_factor = update.loss_scale_factor}},
+                   update.options));
     sums.merge(out.metrics);
     return OutputGradient{.primary = std::move(out.loss.gradient), .entropy = {}};
   };
@@ -209,8 +209,7 @@ result<Metrics> TrainEngine::update_sft(const PackedSequences& sequences,
   WeightedSums sums;
   const auto loss = [&](std::size_t b, ModelValues values) -> result<OutputGradient> {
     const std::vector<std::uint8_t>& chosen = shard->masks[b];
-    const float slope =
-        global.tokens > 0 ? -1.0F / static_cast<float>(global.tokens) : 0.0F;
+    const float slope = global.tokens > 0 ? -1.0F / static_cast<float>(global.tokens) : 0.0F;
     OutputGradient gradient;
     gradient.primary.assign(chosen.size(), 0.0F);
     double total = 0;
@@ -249,8 +248,8 @@ result<double> TrainEngine::sft_loss(const PackedSequences& sequences,
              impl_->agree(error_of(local), local ? local->first : TokenCounts{}));
   double total = local->second;
   if (impl_->collective != nullptr) {
-    TROUPE_TRY(total, runtime::all_reduce_value(*impl_->collective, total,
-                                                runtime::ReduceOp::kSum, impl_->deadline()));
+    TROUPE_TRY(total, runtime::all_reduce_value(*impl_->collective, total, runtime::ReduceOp::kSum,
+                                                impl_->deadline()));
   }
   return global.tokens == 0 ? 0.0 : total / static_cast<double>(global.tokens);
 }

@@ -1,8 +1,9 @@
 // Proves that the packed attention kernel equals a naive double-precision attention with
 // finite-difference-free analytic gradients, over head sizes, groups and lengths around the lane
 // and block borders; and that a sequence's bits do not depend on its neighbours.
-#include "actors/model/attention.hpp"
 #include "actors/model/attention_kernel.hpp"
+
+#include "actors/model/attention.hpp"
 #include "runtime/base/rng.hpp"
 
 #include <gtest/gtest.h>
@@ -43,18 +44,18 @@ at::Tensor naive(const at::Tensor& qkv, const Case& c) {
   std::vector<at::Tensor> parts;
   std::int64_t start = 0;
   for (const std::int64_t t : c.lengths) {
-    const auto split = qkv.narrow(0, start, t).split_with_sizes(
-        {c.heads * c.head_dim, c.kv_heads * c.head_dim, c.kv_heads * c.head_dim}, 1);
+    const auto split =
+        qkv.narrow(0, start, t)
+            .split_with_sizes(
+                {c.heads * c.head_dim, c.kv_heads * c.head_dim, c.kv_heads * c.head_dim}, 1);
     const std::int64_t group = c.heads / c.kv_heads;
     const std::vector<double> f = frequencies(c.head_dim);
     const at::Tensor q = rotate(split[0].reshape({t, c.heads, c.head_dim}), f).transpose(0, 1);
     const at::Tensor k = rotate(split[1].reshape({t, c.kv_heads, c.head_dim}), f)
                              .repeat_interleave(group, 1)
                              .transpose(0, 1);
-    const at::Tensor v = split[2]
-                             .reshape({t, c.kv_heads, c.head_dim})
-                             .repeat_interleave(group, 1)
-                             .transpose(0, 1);
+    const at::Tensor v =
+        split[2].reshape({t, c.kv_heads, c.head_dim}).repeat_interleave(group, 1).transpose(0, 1);
     const at::Tensor scores =
         (q.matmul(k.transpose(1, 2)) / std::sqrt(static_cast<double>(c.head_dim)))
             .masked_fill(torch::ones({t, t}, torch::kBool).triu(1), -INFINITY);
@@ -82,8 +83,7 @@ TEST_P(AttentionCases, EqualTheNaiveFormulation) {
   const at::Tensor qkv =
       torch::randn({tokens, (c.heads + 2 * c.kv_heads) * c.head_dim}).set_requires_grad(true);
   const at::Tensor weight = torch::randn({tokens, c.heads * c.head_dim});
-  const at::Tensor out =
-      packed_attention(qkv, offsets, {c.heads, c.kv_heads, c.head_dim}, table);
+  const at::Tensor out = packed_attention(qkv, offsets, {c.heads, c.kv_heads, c.head_dim}, table);
   out.backward(weight);
 
   const at::Tensor exact = qkv.detach().to(torch::kFloat64).set_requires_grad(true);
@@ -95,12 +95,12 @@ TEST_P(AttentionCases, EqualTheNaiveFormulation) {
             1e-5);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Shapes, AttentionCases,
-    ::testing::Values(Case{1, 1, 2, {1}}, Case{2, 1, 4, {2, 3, 1}}, Case{4, 2, 6, {15, 16, 17, 7}},
-                      Case{8, 4, 8, {32, 31, 33}}, Case{3, 3, 10, {40}}, Case{4, 1, 16, {64, 5}},
-                      Case{2, 2, 32, {100, 1, 130}}, Case{2, 1, 64, {257}},
-                      Case{1, 1, 128, {48, 47}}));
+INSTANTIATE_TEST_SUITE_P(Shapes, AttentionCases,
+                         ::testing::Values(Case{1, 1, 2, {1}}, Case{2, 1, 4, {2, 3, 1}},
+                                           Case{4, 2, 6, {15, 16, 17, 7}},
+                                           Case{8, 4, 8, {32, 31, 33}}, Case{3, 3, 10, {40}},
+                                           Case{4, 1, 16, {64, 5}}, Case{2, 2, 32, {100, 1, 130}},
+                                           Case{2, 1, 64, {257}}, Case{1, 1, 128, {48, 47}}));
 
 TEST(Attention, BitsDoNotDependOnTheNeighbours) {
   torch::manual_seed(8);

@@ -78,9 +78,8 @@ void run_backward(Decoder& decoder, const Packed& packed, double temperature = 1
   const Targets targets = next_tokens(packed);
   decoder.parameters().zero_gradients();
   const at::Tensor hidden = decoder.hidden({packed.tokens, packed.offsets, targets.rows});
-  const TokenLogProb out =
-      decoder.log_probs(hidden, torch::tensor(targets.targets, torch::kInt64),
-                        {.temperature = temperature, .chunk_tokens = 7});
+  const TokenLogProb out = decoder.log_probs(hidden, torch::tensor(targets.targets, torch::kInt64),
+                                             {.temperature = temperature, .chunk_tokens = 7});
   std::vector<float> weights;
   for (const std::int64_t row : targets.rows)
     weights.push_back(static_cast<float>(coefficient(row)));
@@ -135,9 +134,9 @@ TEST(Decoder, LogitsMatchTheSlowReferenceInEveryFamily) {
 
 TEST(Decoder, LogitsOfStories260KMatchTheSlowReference) {
   const char* shared = std::getenv("TROUPE_SHARED");
-  const std::filesystem::path root =
-      shared != nullptr ? std::filesystem::path(shared)
-                        : std::filesystem::path(TROUPE_SOURCE_DIR) / "../shared";
+  const std::filesystem::path root = shared != nullptr
+                                         ? std::filesystem::path(shared)
+                                         : std::filesystem::path(TROUPE_SOURCE_DIR) / "../shared";
   const std::filesystem::path folder = root / "models/stories260K";
   if (!std::filesystem::exists(folder)) GTEST_SKIP() << folder << " is not there";
   const ModelConfig config = ModelConfig::load(folder).value();
@@ -177,8 +176,7 @@ TEST(Decoder, GradientsMatchPlainAutogradInEveryFamily) {
       const auto decoder = make_decoder(model.config, weights);
       PlainDecoder plain(model.config, weights.tensors());
       Rng rng(8);
-      const Packed packed =
-          testing::random_packed(rng, {19, 1, 2, 35}, model.config.vocab_size);
+      const Packed packed = testing::random_packed(rng, {19, 1, 2, 35}, model.config.vocab_size);
       run_backward(*decoder, packed, temperature);
       plain_backward(plain, packed, temperature);
       for (const ParameterSegment& segment : decoder->parameters().segments())
@@ -297,8 +295,8 @@ TEST(Decoder, RecomputeGivesTheSameBits) {
     const Packed packed = testing::random_packed(rng, {25, 8, 1}, model.config.vocab_size);
     run_backward(*plain, packed);
     run_backward(*recomputed, packed);
-    EXPECT_TRUE(std::ranges::equal(plain->parameters().gradients(),
-                                   recomputed->parameters().gradients()));
+    EXPECT_TRUE(
+        std::ranges::equal(plain->parameters().gradients(), recomputed->parameters().gradients()));
   }
 }
 
@@ -335,9 +333,8 @@ TEST(Decoder, ACriticReadsAValuePerTokenAndTrainsItsHead) {
   }
   total.backward();
   for (const ParameterSegment& segment : critic->parameters().segments()) {
-    const at::Tensor wanted = segment.name == "value_head.weight"
-                                  ? vector.grad()
-                                  : plain.weight(segment.name).grad();
+    const at::Tensor wanted =
+        segment.name == "value_head.weight" ? vector.grad() : plain.weight(segment.name).grad();
     EXPECT_LT(gradient_error(*critic, segment, wanted), 3e-5) << segment.name;
   }
   EXPECT_EQ(critic->parameters().find("lm_head.weight"), nullptr);
@@ -399,11 +396,11 @@ TEST(Decoder, SettingWeightsIsAllOrNothing) {
   broken.pop_back();
   EXPECT_FALSE(decoder->set_weights(broken));
   for (std::size_t i = 0; i < first.tensors().size(); ++i)
-    EXPECT_TRUE(std::ranges::equal(decoder->parameters().tensors()[i].data,
-                                   first.tensors()[i].data));
+    EXPECT_TRUE(
+        std::ranges::equal(decoder->parameters().tensors()[i].data, first.tensors()[i].data));
   ASSERT_TRUE(decoder->set_weights(second.tensors()));
-  EXPECT_TRUE(std::ranges::equal(decoder->parameters().tensors()[0].data,
-                                 second.tensors()[0].data));
+  EXPECT_TRUE(
+      std::ranges::equal(decoder->parameters().tensors()[0].data, second.tensors()[0].data));
 }
 
 }  // namespace

@@ -34,15 +34,15 @@ class PlainDecoder {
   /// One sequence → final hidden states [T, H] f64.
   at::Tensor hidden(std::span<const std::int32_t> ids) {
     const std::vector<std::int64_t> wide(ids.begin(), ids.end());
-    at::Tensor x = weight("model.embed_tokens.weight")
-                       .index_select(0, torch::tensor(wide, torch::kInt64));
+    at::Tensor x =
+        weight("model.embed_tokens.weight").index_select(0, torch::tensor(wide, torch::kInt64));
     for (std::int64_t l = 0; l < config_.layer_count; ++l) {
       const std::string layer = "model.layers." + std::to_string(l) + ".";
       x = x + attention(norm(x, layer + "input_layernorm.weight"), layer + "self_attn.");
       const at::Tensor y = norm(x, layer + "post_attention_layernorm.weight");
       const at::Tensor gate = project(y, layer + "mlp.gate_proj");
-      x = x + project(torch::silu(gate) * project(y, layer + "mlp.up_proj"),
-                      layer + "mlp.down_proj");
+      x = x +
+          project(torch::silu(gate) * project(y, layer + "mlp.up_proj"), layer + "mlp.down_proj");
     }
     return norm(x, "model.norm.weight");
   }

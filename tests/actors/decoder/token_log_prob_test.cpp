@@ -28,8 +28,8 @@ TEST_P(TokenLogProbCases, EqualTheFullFormulation) {
   const at::Tensor log_prob_weight = torch::randn({c.tokens});
   const at::Tensor entropy_weight = torch::randn({c.tokens});
 
-  const TokenLogProb out = token_log_prob(
-      hidden, head, targets, {.temperature = c.temperature, .chunk_tokens = c.chunk});
+  const TokenLogProb out = token_log_prob(hidden, head, targets,
+                                          {.temperature = c.temperature, .chunk_tokens = c.chunk});
   torch::autograd::backward({out.log_prob, out.entropy}, {log_prob_weight, entropy_weight});
 
   const at::Tensor hidden64 = hidden.detach().to(torch::kFloat64).set_requires_grad(true);
@@ -74,8 +74,7 @@ TEST(TokenLogProb, ExtremeLogitsStayFinite) {
   EXPECT_FLOAT_EQ(out.log_prob[1].item<float>(), -6000.0F);
   EXPECT_NEAR(out.entropy[0].item<float>(), 0.0F, 1e-6F);
   EXPECT_NEAR(out.entropy[2].item<float>(), std::log(3.0F), 1e-6F);
-  torch::autograd::backward({out.log_prob, out.entropy},
-                            {torch::ones({3}), torch::ones({3})});
+  torch::autograd::backward({out.log_prob, out.entropy}, {torch::ones({3}), torch::ones({3})});
   EXPECT_TRUE(torch::isfinite(hidden.grad()).all().item<bool>());
 }
 

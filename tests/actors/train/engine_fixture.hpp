@@ -145,9 +145,8 @@ inline void on_ranks(int size, const std::function<void(int, runtime::Collective
   auto group = runtime::make_local_group(size, {.name = "policy"});
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank)
-    threads.emplace_back([&work, &group, rank] {
-      work(rank, *group[static_cast<std::size_t>(rank)]);
-    });
+    threads.emplace_back(
+        [&work, &group, rank] { work(rank, *group[static_cast<std::size_t>(rank)]); });
   for (std::thread& thread : threads) thread.join();
 }
 

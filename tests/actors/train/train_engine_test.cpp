@@ -1,9 +1,8 @@
-// Proves that the engine's gradients are right (against plain double-precision autograd of the whole
-// objective) and do not depend on data-parallel size, micro-batch budget, packing order or
+// Proves that the engine's gradients are right (against plain double-precision autograd of the
+// whole objective) and do not depend on data-parallel size, micro-batch budget, packing order or
 // recompute; that ranks agree on clipping, skipping and refusing; and what happens on bad input.
-#include "tests/actors/train/engine_fixture.hpp"
-
 #include "tests/actors/decoder/plain_decoder.hpp"
+#include "tests/actors/train/engine_fixture.hpp"
 #include "tests/support/reference_model.hpp"
 
 #include <gmock/gmock.h>
@@ -16,9 +15,9 @@
 namespace troupe::actors {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::gradient_of;
 using testing::gradient_options;
+using ::testing::HasSubstr;
 using testing::make_engine;
 using testing::on_ranks;
 using testing::policy_update;
@@ -51,9 +50,8 @@ TEST(TrainEngine, PolicyGradientIsThatOfThePlainObjective) {
   for (const testing::TinyModel& model : testing::tiny_models()) {
     SCOPED_TRACE(model.name);
     const std::vector<Sample> samples = samples_for(model.config, 5);
-    const std::vector<double> got =
-        single_gradient(model.config, samples, "vanilla", gradient_options(),
-                        {.estimator = KlEstimator::kK2});
+    const std::vector<double> got = single_gradient(
+        model.config, samples, "vanilla", gradient_options(), {.estimator = KlEstimator::kK2});
 
     const WeightSet weights = testing::tiny_weights(model.config, 31);
     testing::PlainDecoder plain(model.config, weights.tensors());
@@ -94,8 +92,7 @@ TEST(TrainEngine, GradientsDoNotDependOnRanksBudgetOrRecompute) {
     for (const std::size_t index : {std::size_t{1}, std::size_t{6}}) {  // tied; qk-norm
       const ModelConfig config = tiny(index);
       const std::vector<Sample> samples = samples_for(config);
-      const std::vector<double> wanted =
-          single_gradient(config, samples, loss, gradient_options());
+      const std::vector<double> wanted = single_gradient(config, samples, loss, gradient_options());
       for (const int ranks : {1, 2, 3, 4}) {
         for (const std::int64_t budget : {std::int64_t{23}, std::int64_t{64}}) {
           for (const bool recompute : {false, true}) {
@@ -124,7 +121,8 @@ TEST(TrainEngine, GradientsDoNotDependOnRanksBudgetOrRecompute) {
 TEST(TrainEngine, GradientsDoNotDependOnThePackingOrder) {
   const ModelConfig config = tiny();
   std::vector<Sample> samples = samples_for(config);
-  const std::vector<double> wanted = single_gradient(config, samples, "vanilla", gradient_options());
+  const std::vector<double> wanted =
+      single_gradient(config, samples, "vanilla", gradient_options());
   std::reverse(samples.begin(), samples.end());
   EXPECT_LT(relative_error(single_gradient(config, samples, "vanilla", gradient_options()), wanted),
             1e-5);
@@ -133,7 +131,8 @@ TEST(TrainEngine, GradientsDoNotDependOnThePackingOrder) {
 TEST(TrainEngine, MaskedTokensMayHoldAnything) {
   const ModelConfig config = tiny();
   std::vector<Sample> samples = samples_for(config);
-  const std::vector<double> wanted = single_gradient(config, samples, "vanilla", gradient_options());
+  const std::vector<double> wanted =
+      single_gradient(config, samples, "vanilla", gradient_options());
   for (Sample& s : samples)
     for (std::size_t t = 0; t < s.mask.size(); ++t)
       if (s.mask[t] == 0)

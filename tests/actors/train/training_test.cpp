@@ -1,9 +1,8 @@
 // Proves that training as a whole works: many steps equal torch::optim::AdamW on a plain model,
 // state saved and loaded continues with the same bits, supervised training overfits, a critic
 // fits its returns; and that no step depends on the number of ranks.
-#include "tests/actors/train/engine_fixture.hpp"
-
 #include "tests/actors/decoder/plain_decoder.hpp"
+#include "tests/actors/train/engine_fixture.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -55,8 +54,10 @@ TEST(Training, ManySftStepsEqualTorchAdamWOnAPlainModel) {
   all.insert(all.end(), vectors.begin(), vectors.end());
   using torch::optim::AdamWOptions;
   std::vector<torch::optim::OptimizerParamGroup> groups;
-  groups.emplace_back(matrices, std::make_unique<AdamWOptions>(AdamWOptions(3e-3).weight_decay(0.1)));
-  groups.emplace_back(vectors, std::make_unique<AdamWOptions>(AdamWOptions(3e-3).weight_decay(0.0)));
+  groups.emplace_back(matrices,
+                      std::make_unique<AdamWOptions>(AdamWOptions(3e-3).weight_decay(0.1)));
+  groups.emplace_back(vectors,
+                      std::make_unique<AdamWOptions>(AdamWOptions(3e-3).weight_decay(0.0)));
   torch::optim::AdamW adamw(groups, AdamWOptions(3e-3));
 
   double tokens = 0;
@@ -71,8 +72,9 @@ TEST(Training, ManySftStepsEqualTorchAdamWOnAPlainModel) {
       const at::Tensor log_probs = plain.logits(ids).log_softmax(-1);
       for (std::size_t t = 0; t < s.response.size(); ++t)
         if (s.mask[t] != 0)
-          loss = loss - log_probs[static_cast<std::int64_t>(s.prompt.size() + t) - 1]
-                                 [s.response[t]] / tokens;
+          loss =
+              loss -
+              log_probs[static_cast<std::int64_t>(s.prompt.size() + t) - 1][s.response[t]] / tokens;
     }
     loss.backward();
     const double norm = torch::nn::utils::clip_grad_norm_(all, 0.5);
@@ -85,8 +87,8 @@ TEST(Training, ManySftStepsEqualTorchAdamWOnAPlainModel) {
   for (const NamedTensor& tensor : engine->weights()) {
     const at::Tensor wanted = plain.weight(tensor.name).detach().contiguous();
     for (std::size_t i = 0; i < tensor.data.size(); ++i)
-      worst = std::max(worst, std::abs(static_cast<double>(tensor.data[i]) -
-                                       wanted.data_ptr<double>()[i]));
+      worst = std::max(
+          worst, std::abs(static_cast<double>(tensor.data[i]) - wanted.data_ptr<double>()[i]));
   }
   // Twelve steps of 3e-3 move a weight by up to 3.6e-2; Adam amplifies rounding of tiny gradients.
   EXPECT_LT(worst, 1e-3);
@@ -132,8 +134,8 @@ TEST(Training, ABrokenStateChangesNothing) {
   const TrainState good = source->state();
   const auto engine = make_engine(config, learning());
   const std::vector<float> before = testing::all_weights(*engine);
-  const auto refuse = [&](const std::string& json, std::vector<NamedTensor> tensors,
-                          ErrorCode code, const std::string& place) {
+  const auto refuse = [&](const std::string& json, std::vector<NamedTensor> tensors, ErrorCode code,
+                          const std::string& place) {
     const auto done = engine->load_state(json, tensors);
     ASSERT_FALSE(done) << place;
     EXPECT_EQ(done.error().code, code) << done.error().to_string();
