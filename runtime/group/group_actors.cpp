@@ -76,9 +76,12 @@ void rank_lost(WatchState& state, std::size_t i, const std::string& why) {
 }
 
 Watch::behavior_type watch(Watch::pointer self, const std::shared_ptr<WatchState>& state) {
+  // Plain pointers: the monitor keeps these callbacks and is itself part of the state, which lives
+  // as long as the actor's behaviour.
   for (std::size_t i = 0; i < state->ranks.size(); ++i) {
-    state->monitor.watch(self, state->ranks[i].shell,
-                         [state, i] { rank_lost(*state, i, "its shell actor ended"); });
+    state->monitor.watch(self, state->ranks[i].shell, [raw = state.get(), i] {
+      rank_lost(*raw, i, "its shell actor ended");
+    });
   }
   const Duration every = state->core->options().heartbeat;
   const Duration limit = state->core->options().heartbeat_deadline;
