@@ -4,8 +4,9 @@
 //
 // Ownership: counted; held by the core while open, and by each engine's queue.
 // **Threads:** `run` on each rank's engine thread in parallel; the rest from any thread.
-// **Invariants:** completed exactly once, by whoever settles it first; all ranks take the same decision whether to run it and
-// whether to rebuild the communicators before (`plan`), because the first one to decide wins.
+// **Invariants:** completed exactly once, by whoever settles it first; all ranks take the same
+// decision whether to run it, and whether to rebuild the communicators before (`plan`), because the
+// first one to decide wins.
 
 #include "runtime/base/clock.hpp"
 #include "runtime/base/ids.hpp"

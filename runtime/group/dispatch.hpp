@@ -6,8 +6,8 @@
 //   static constexpr auto methods() {
 //     return std::tuple{
 //         method<&PolicyWorker::log_probs>("log_probs", args(scatter), returns(concat)),
-//         method<&PolicyWorker::update>("update", args(scatter_padded, broadcast), returns(reduce(kMerge)))
-//             .phase("train")};
+//         method<&PolicyWorker::update>("update", args(scatter_padded, broadcast),
+//                                       returns(reduce(kMerge))).phase("train")};
 //   }
 //
 // Arguments: `scatter` splits over the data-parallel coordinate (peers on the other axes share the

@@ -11,15 +11,14 @@
 namespace troupe::runtime {
 namespace {
 
-using Shell = caf::typed_actor<Signature<void, submit_atom, CallMessage>,
-                               Signature<StatusMessage, status_atom>,
-                               Signature<std::int64_t, heartbeat_atom>,
-                               Signature<void, abort_atom, ErrorMessage>,
-                               Signature<void, kill_atom, ErrorMessage>>;
+using Shell =
+    caf::typed_actor<Signature<void, submit_atom, CallMessage>,
+                     Signature<StatusMessage, status_atom>, Signature<std::int64_t, heartbeat_atom>,
+                     Signature<void, abort_atom, ErrorMessage>,
+                     Signature<void, kill_atom, ErrorMessage>>;
 using Watch = caf::typed_actor<Signature<void, watch_atom>>;
 
-Shell::behavior_type shell(Shell::pointer self, const Ref<GroupCore>& core,
-                           const Ref<Rank>& rank) {
+Shell::behavior_type shell(Shell::pointer self, const Ref<GroupCore>& core, const Ref<Rank>& rank) {
   return {
       [core, rank](submit_atom, const CallMessage& message) {
         rank->push(message.call);
@@ -79,9 +78,8 @@ Watch::behavior_type watch(Watch::pointer self, const std::shared_ptr<WatchState
   // Plain pointers: the monitor keeps these callbacks and is itself part of the state, which lives
   // as long as the actor's behaviour.
   for (std::size_t i = 0; i < state->ranks.size(); ++i) {
-    state->monitor.watch(self, state->ranks[i].shell, [raw = state.get(), i] {
-      rank_lost(*raw, i, "its shell actor ended");
-    });
+    state->monitor.watch(self, state->ranks[i].shell,
+                         [raw = state.get(), i] { rank_lost(*raw, i, "its shell actor ended"); });
   }
   const Duration every = state->core->options().heartbeat;
   const Duration limit = state->core->options().heartbeat_deadline;
@@ -127,8 +125,10 @@ GroupActors::~GroupActors() = default;
 
 void GroupActors::submit(const Ref<Call>& call) {
   const std::lock_guard lock(impl_->mutex);
-  for (const auto& shell : impl_->shells)
-    send_from_outside(shell, submit_atom_v, CallMessage{call});
+  for (std::size_t i = 0; i < impl_->shells.size(); ++i) {
+    impl_->ranks[i]->fence();
+    send_from_outside(impl_->shells[i], submit_atom_v, CallMessage{call});
+  }
 }
 
 result<std::vector<RankStatus>> GroupActors::status(Deadline deadline) {

@@ -51,9 +51,8 @@ result<void> GroupCore::start(MakeWorker make_worker) {
   for (const auto& rank : ranks_) rank->start(Ref<GroupCore>(this), make_worker);
   const Deadline deadline = Deadline::in(options_.create_deadline);
   std::unique_lock lock(mutex_);
-  const bool all = constructed_.wait_until(lock, deadline.at, [&] {
-    return construct_error_ || constructed_count_ == ranks_.size();
-  });
+  const bool all = constructed_.wait_until(
+      lock, deadline.at, [&] { return construct_error_ || constructed_count_ == ranks_.size(); });
   if (construct_error_) return fail(*construct_error_);
   if (!all) {
     return fail(ErrorCode::kDeadline, "{}: {} of {} workers were constructed in {:.1f} s",
@@ -103,9 +102,9 @@ result<void> GroupCore::take_lanes(Call& call) {
   if (call.phase.empty() || options_.lanes.empty()) return {};
   const std::lock_guard order(system_.lane_order());
   for (std::size_t i = 0; i < options_.lanes.size(); ++i) {
-    TROUPE_TRY(auto turn, options_.lanes[i]->reserve(LaneRequest{
-                              .phase = std::string(call.phase),
-                              .owner = fmt::format("{} rank {}", options_.name, i)}));
+    TROUPE_TRY(auto turn, options_.lanes[i]->reserve(
+                              LaneRequest{.phase = std::string(call.phase),
+                                          .owner = fmt::format("{} rank {}", options_.name, i)}));
     call.turns.push_back(std::move(turn));
   }
   return {};
@@ -135,9 +134,8 @@ void GroupCore::submit(Ref<Call> call, const CancelToken& cancel) {
         rebuild_next_ = false;
       }
       open_calls_.push_back(call);
-      call->timer = system_.timer().add(call->deadline.at, [core = Ref<GroupCore>(this), call] {
-        core->deadline_passed(*call);
-      });
+      call->timer = system_.timer().add(
+          call->deadline.at, [core = Ref<GroupCore>(this), call] { core->deadline_passed(*call); });
       if (options_.route == CallRoute::kDirect) {
         for (const auto& rank : ranks_) rank->push(call);
       } else {
@@ -273,12 +271,12 @@ std::string GroupCore::waiting_ranks(const Call& call) const {
 void GroupCore::deadline_passed(Call& call) {
   if (!call.settle()) return;
   const bool begun = call.decide(Call::kSkip) != Call::kSkip;
-  Error error{.code = ErrorCode::kDeadline,
-              .message = fmt::format("{}: deadline passed after {:.3f} s: {}", call.method,
-                                     seconds(SteadyClock().now() - call.submitted),
-                                     waiting_ranks(call)),
-              .origin = {.group = options_.name, .rank = {}, .node = {}},
-              .causes = {}};
+  Error error{
+      .code = ErrorCode::kDeadline,
+      .message = fmt::format("{}: deadline passed after {:.3f} s: {}", call.method,
+                             seconds(SteadyClock().now() - call.submitted), waiting_ranks(call)),
+      .origin = {.group = options_.name, .rank = {}, .node = {}},
+      .causes = {}};
   {
     const std::lock_guard lock(mutex_);
     call.timer.reset();  // it is running
@@ -343,9 +341,7 @@ void GroupCore::kill(RankId rank, Error cause) {
   actors_->kill(rank, std::move(cause));
 }
 
-void GroupCore::request_abort(RankId rank, Error cause) {
-  actors_->abort(rank, std::move(cause));
-}
+void GroupCore::request_abort(RankId rank, Error cause) { actors_->abort(rank, std::move(cause)); }
 
 void GroupCore::abort(RankId rank, const Error& cause) {
   if (options_.collectives && ranks_.size() > 1) {

@@ -24,14 +24,14 @@ class LaneGate;
 
 /// How a call reaches the engines of ranks in this process; see worker_group.hpp, **Cost**.
 enum class CallRoute : std::uint8_t {
-  kDirect,   ///< put into the engines' queues by the caller; the shells observe
-  kShells,   ///< one actor message per rank, which its shell puts into the queue
+  kDirect,  ///< put into the engines' queues by the caller; the shells observe
+  kShells,  ///< one actor message per rank, which its shell puts into the queue
 };
 
 struct GroupOptions {
   std::string name = "group";
-  Mesh mesh = {};                ///< one rank per position
-  bool collectives = true;       ///< give the ranks in-process collectives
+  Mesh mesh = {};           ///< one rank per position
+  bool collectives = true;  ///< give the ranks in-process collectives
   /// One gate per rank, or none; methods with a phase run inside the gate's turn.
   std::vector<LaneGate*> lanes = {};
   CallTrace* trace = nullptr;
@@ -43,13 +43,13 @@ struct GroupOptions {
   std::size_t calls_max = 1024;  ///< calls in flight; more end at once with kResourceExhausted
   /// A method that neither ends nor reports progress for this long is logged once.
   Duration stuck_after = std::chrono::seconds(60);
-  Duration heartbeat = std::chrono::milliseconds(500);  ///< how often the watch asks each shell
+  Duration heartbeat = std::chrono::milliseconds(500);    ///< how often the watch asks each shell
   Duration heartbeat_deadline = std::chrono::seconds(3);  ///< then the rank counts as dead
   CallRoute route = CallRoute::kDirect;
 };
 
-/// `group.call_with<&W::m>(CallOptions().within(2s).under(token), batch)`. With constructors and not
-/// an aggregate, so that it may be made inside a co_await expression (see task.hpp).
+/// `group.call_with<&W::m>(CallOptions().within(2s).under(token), batch)`. With constructors and
+/// not an aggregate, so that it may be made inside a co_await expression (see task.hpp).
 class CallOptions {
  public:
   CallOptions() {}  // NOLINT: user-provided on purpose
@@ -82,8 +82,8 @@ struct RankStatus {
   double busy_seconds = 0;     ///< in this method
   double waiting_seconds = 0;  ///< for waits_for
   std::int64_t calls_done = 0;
-  std::int64_t progress = 0;   ///< steps reported by the worker since it started
-  std::string cause;           ///< why it is dead
+  std::int64_t progress = 0;  ///< steps reported by the worker since it started
+  std::string cause;          ///< why it is dead
   /// `rank 3: update for 1.2 s, waits for lane turn for 1.1 s`.
   std::string to_string() const;
 };

@@ -17,8 +17,7 @@ result<Mesh> Mesh::create(std::vector<Axis> axes) {
   std::int64_t ranks = 1;
   for (std::size_t i = 0; i < axes.size(); ++i) {
     const Axis& axis = axes[i];
-    if (axis.name.empty())
-      return fail(ErrorCode::kInvalidArgument, "mesh: axis {} has no name", i);
+    if (axis.name.empty()) return fail(ErrorCode::kInvalidArgument, "mesh: axis {} has no name", i);
     for (std::size_t j = 0; j < i; ++j) {
       if (axes[j].name == axis.name) {
         return fail(ErrorCode::kInvalidArgument, "mesh: axis {} is given twice, sizes {} and {}",
@@ -81,8 +80,7 @@ int Mesh::coordinate(RankId rank, std::string_view axis) const {
 std::vector<int> Mesh::coordinates(RankId rank) const {
   require(rank);
   std::vector<int> all(axes_.size());
-  for (std::size_t i = 0; i < axes_.size(); ++i)
-    all[i] = rank.value / strides_[i] % axes_[i].size;
+  for (std::size_t i = 0; i < axes_.size(); ++i) all[i] = rank.value / strides_[i] % axes_[i].size;
   return all;
 }
 

@@ -51,7 +51,7 @@ struct RankCell {
   const Mesh mesh;
   ColumnStore columns;
   PullMeter pulled;
-  std::unique_ptr<Collective> world;                               // null without collectives
+  std::unique_ptr<Collective> world;                                     // null without collectives
   std::map<std::string, std::unique_ptr<Collective>, std::less<>> axes;  // engine thread only
 
   std::atomic<std::int64_t> progress{0};
@@ -63,7 +63,7 @@ struct RankCell {
   mutable std::mutex mutex;  // guards what follows
   bool busy = false;
   const Call* current = nullptr;  // compared only; null in the constructor
-  std::string_view method;   // views of declarations live as long as the program
+  std::string_view method;        // views of declarations live as long as the program
   TimePoint busy_since;
   std::string waits_for;
   TimePoint waiting_since;
@@ -82,6 +82,9 @@ class Rank final : public RefCounted {
   /// Puts a call into the queue; `wake` tells the engine about it.
   void push(Ref<Call> call);
   void wake() { changed_.notify_one(); }
+  /// Orders what came before it on one thread with what follows it on another; taken on both sides
+  /// of an actor message, for tools that cannot look into CAF.
+  void fence() { const std::lock_guard lock(mutex_); }
   /// The engine ends when its present method does; what is queued is dropped.
   void stop();
   /// Waits for the end of the engine; at `deadline` leaves the thread behind and returns false.

@@ -40,7 +40,8 @@ consteval std::size_t method_index() {
     std::size_t found = kNoMethod;
     ((std::is_same_v<std::tuple_element_t<I, MethodsOf<W>>, Method<M>> ? found = I : found), ...);
     return found;
-  }(std::make_index_sequence<std::tuple_size_v<MethodsOf<W>>>());
+  }
+  (std::make_index_sequence<std::tuple_size_v<MethodsOf<W>>>());
 }
 
 enum class CallFault { kNone, kUnregistered, kWrongCount, kWrongType };
@@ -71,7 +72,8 @@ consteval CallFault call_fault() {
                                         std::vector<std::tuple_element_t<I, Values>>>
                 : kPassesAs<std::tuple_element_t<I, Passed>, std::tuple_element_t<I, Values>>));
       return fits ? CallFault::kNone : CallFault::kWrongType;
-    }(std::index_sequence_for<Given...>());
+    }
+    (std::index_sequence_for<Given...>());
   }
 }
 
@@ -83,8 +85,8 @@ result<std::vector<RankId>> collecting_ranks_of(const Mesh& mesh, std::string_vi
 struct GroupPlan : RefCounted {
   explicit GroupPlan(const Mesh& layout);
   Mesh mesh;
-  std::vector<int> data_part;                    ///< [R]
-  std::vector<std::vector<RankId>> collectors;   ///< per method, in data-parallel order
+  std::vector<int> data_part;                   ///< [R]
+  std::vector<std::vector<RankId>> collectors;  ///< per method, in data-parallel order
 };
 
 template <class W>
@@ -142,9 +144,9 @@ class TypedCall final : public Call {
   using Shape = MethodShape<decltype(M)>;
   using Value = typename Shape::Value;
   using Slot = std::conditional_t<std::is_void_v<Value>, std::monostate, Value>;
-  using Outcome = std::conditional_t<
-      kKind == ResultKind::kNone, void,
-      std::conditional_t<kKind == ResultKind::kAll, std::vector<Slot>, Value>>;
+  using Outcome =
+      std::conditional_t<kKind == ResultKind::kNone, void,
+                         std::conditional_t<kKind == ResultKind::kAll, std::vector<Slot>, Value>>;
   static_assert(kKind == ResultKind::kNone || !std::is_void_v<Value>,
                 "method: a method without a value needs returns(none)");
   static_assert(kKind != ResultKind::kConcat || Joinable<Slot>,
@@ -152,8 +154,7 @@ class TypedCall final : public Call {
   static_assert(kKind != ResultKind::kReduce || kMethod.outcome.reduce == kMerge ||
                     std::is_arithmetic_v<Slot>,
                 "method: reduce(kSum|kMean|kMin|kMax) needs a number as result");
-  static_assert(kKind != ResultKind::kReduce || kMethod.outcome.reduce != kMerge ||
-                    Mergeable<Slot>,
+  static_assert(kKind != ResultKind::kReduce || kMethod.outcome.reduce != kMerge || Mergeable<Slot>,
                 "method: reduce(kMerge) needs a result type with merge(const T&) -> result<void>");
   static_assert(kKind != ResultKind::kReduce || kMethod.outcome.reduce != kMean ||
                     std::is_floating_point_v<Slot>,
@@ -269,7 +270,7 @@ class TypedCall final : public Call {
     return part;
   }
   template <class T>
-  static constexpr bool kMayArrive = std::is_same_v<T, Batch> && kMethod.pulls_columns;
+  static constexpr bool kMayArrive = std::is_same_v<T, Batch>&& kMethod.pulls_columns;
 
   template <std::size_t... I>
   result<void> invoke(W& worker, RankId rank, WorkerContext& context, std::index_sequence<I...>) {
@@ -277,17 +278,18 @@ class TypedCall final : public Call {
     // lie in the parcel, shared and const.
     std::tuple<std::conditional_t<kMayArrive<ValueOf<I>>, result<Batch>, std::monostate>...> local;
     std::optional<Error> error;
-    [[maybe_unused]] const auto arrive = [&]<std::size_t K>(std::integral_constant<std::size_t, K>) {
-      if constexpr (kMayArrive<ValueOf<K>>) {
-        auto& slot = std::get<K>(local);
-        slot = arrived(std::get<K>(parcels_).at(*group_, rank), context);
-        if (!slot && !error) error = slot.error();
-      }
-    };
+    [[maybe_unused]] const auto arrive =
+        [&]<std::size_t K>(std::integral_constant<std::size_t, K>) {
+          if constexpr (kMayArrive<ValueOf<K>>) {
+            auto& slot = std::get<K>(local);
+            slot = arrived(std::get<K>(parcels_).at(*group_, rank), context);
+            if (!slot && !error) error = slot.error();
+          }
+        };
     (arrive(std::integral_constant<std::size_t, I>()), ...);
     if (error) return troupe::fail(std::move(*error));
-    [[maybe_unused]] const auto pick = [&]<std::size_t K>(
-        std::integral_constant<std::size_t, K>) -> const ValueOf<K>& {
+    [[maybe_unused]] const auto pick =
+        [&]<std::size_t K>(std::integral_constant<std::size_t, K>) -> const ValueOf<K>& {
       if constexpr (kMayArrive<ValueOf<K>>) {
         return *std::get<K>(local);
       } else {

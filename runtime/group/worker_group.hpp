@@ -95,7 +95,8 @@ class WorkerGroup {
     if constexpr (kFault == CallFault::kNone) {
       using Typed = TypedCall<W, M>;
       auto ends = make_pending<typename Typed::Outcome>();
-      const auto deadline = options.deadline().value_or(Deadline::in(core_->options().call_deadline));
+      const auto deadline =
+          options.deadline().value_or(Deadline::in(core_->options().call_deadline));
       auto typed = make_ref<Typed>(plan_, std::move(ends.second), deadline);
       auto ready = typed->set_arguments(std::forward<Given>(given)...);
       if (!ready) {

@@ -134,9 +134,7 @@ CancelRegistration CancelToken::on_cancel(std::function<void(const Error&)> call
 }
 
 CancelSource::CancelSource() : state_(make_ref<CancelState>()) {}
-CancelSource::CancelSource(const CancelToken& parent) : CancelSource() {
-  state_->follow(parent);
-}
+CancelSource::CancelSource(const CancelToken& parent) : CancelSource() { state_->follow(parent); }
 CancelSource::CancelSource(const CancelSource&) = default;
 CancelSource::CancelSource(CancelSource&&) noexcept = default;
 CancelSource& CancelSource::operator=(CancelSource other) noexcept {

@@ -8,8 +8,7 @@ namespace {
 /// Waits for any of `events`, for `until`, and for `context`'s token; never throws.
 class AnyEvent {
  public:
-  AnyEvent(std::vector<Ref<Signal>> events, TaskContext context,
-           TimePoint until = TimePoint::max())
+  AnyEvent(std::vector<Ref<Signal>> events, TaskContext context, TimePoint until = TimePoint::max())
       : events_(std::move(events)), context_(std::move(context)), until_(until) {}
   bool await_ready() const {
     for (const auto& event : events_) {

@@ -183,7 +183,8 @@ void ExecutorCore::close() {
 
 void Waiter::notify() noexcept {
   auto expected = State::kWaiting;
-  if (state_.compare_exchange_strong(expected, State::kQueued)) executor_->post(Ref<Runnable>(this));
+  if (state_.compare_exchange_strong(expected, State::kQueued))
+    executor_->post(Ref<Runnable>(this));
 }
 
 void Waiter::run() {

@@ -2,8 +2,8 @@
 
 // `Failure`: an `Error` on its way through a coroutine, so that loops read without error plumbing.
 //
-// Awaiting a `task` or a `pending` that failed throws it; `run`, `as_result` and engine threads turn
-// it back into a value. Nothing else is thrown for an expected failure.
+// Awaiting a `task` or a `pending` that failed throws it; `run`, `as_result` and engine threads
+// turn it back into a value. Nothing else is thrown for an expected failure.
 // **Threads:** a value type.
 
 #include "runtime/base/result.hpp"

@@ -1,6 +1,7 @@
 #pragma once
 
-// `pending<T>`: the result of something that has already started, and `completer<T>`: its other end.
+// `pending<T>`: the result of something that has already started, and `completer<T>`: its other
+// end.
 //
 // The producer completes it once, from any thread; the consumer awaits it in a coroutine, blocks on
 // it (`wait`), or drops it. Dropping never blocks and does not stop the producer; `cancel` ends the

@@ -60,7 +60,8 @@ class Ref {
   Ref(const Ref& other) noexcept : Ref(other.object_) {}
   Ref(Ref&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
   template <class U>
-  requires(std::is_convertible_v<U*, T*>) Ref(const Ref<U>& other) noexcept  // NOLINT: upcast
+  requires(std::is_convertible_v<U*, T*>) Ref(const Ref<U>& other)
+  noexcept  // NOLINT: upcast
       : Ref(static_cast<T*>(other.get())) {}
   Ref& operator=(Ref other) noexcept {
     std::swap(object_, other.object_);

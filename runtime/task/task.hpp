@@ -157,7 +157,7 @@ inline task<void> TaskPromise_<void>::get_return_object() noexcept {
 template <class A>
 concept Awaitable = requires(A&& awaitable) {
   typename std::remove_cvref_t<A>::value_type;
-  { std::move(awaitable).operator co_await().await_result() };
+  {std::move(awaitable).operator co_await().await_result()};
 };
 
 /// `result<Batch> r = co_await as_result(group.call<&W::m>(batch));` does not throw `Failure`;

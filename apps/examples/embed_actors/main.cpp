@@ -21,7 +21,8 @@ class Scorer {
   /// One score per word: its length, weighted.
   std::vector<double> score(const Words& words, double weight) {
     std::vector<double> scores;
-    for (const std::string& word : words) scores.push_back(weight * static_cast<double>(word.size()));
+    for (const std::string& word : words)
+      scores.push_back(weight * static_cast<double>(word.size()));
     return scores;
   }
 
@@ -39,10 +40,9 @@ class Scorer {
   }
 
   static constexpr auto methods() {
-    return std::tuple{
-        method<&Scorer::score>("score", args(scatter, broadcast), returns(concat)),
-        method<&Scorer::vote>("vote", args(per_rank), returns(first)),
-        method<&Scorer::fragile>("fragile", args(broadcast), returns(reduce(kSum)))};
+    return std::tuple{method<&Scorer::score>("score", args(scatter, broadcast), returns(concat)),
+                      method<&Scorer::vote>("vote", args(per_rank), returns(first)),
+                      method<&Scorer::fragile>("fragile", args(broadcast), returns(reduce(kSum)))};
   }
 
  private:
@@ -51,7 +51,7 @@ class Scorer {
 
 task<int> main_loop(WorkerGroup<Scorer>& scorers) {
   const Words words{"a", "troupe", "of", "actors", "plays"};
-  auto scores = scorers.call<&Scorer::score>(words, 0.5);                     // both are running
+  auto scores = scorers.call<&Scorer::score>(words, 0.5);  // both are running
   auto threshold = scorers.call<&Scorer::vote>(std::vector<double>{1, 2, 3, 4});
   const std::vector<double> values = co_await std::move(scores);
   const double limit = co_await std::move(threshold);
