@@ -30,8 +30,7 @@ struct StepColumns {
   std::vector<float> baselines;  ///< [B] or empty
 
   TokenBatchView view() const {
-    return TokenBatchView{
-        .offsets = offsets, .mask = mask, .groups = groups, .sequence_ids = {}};
+    return TokenBatchView{.offsets = offsets, .mask = mask, .groups = groups, .sequence_ids = {}};
   }
 };
 
@@ -163,8 +162,8 @@ result<Batch> AdvantageStep::operator()(const Batch& batch, runtime::PullMeter* 
   std::vector<float> shaped = columns.scores;
   if (options_.overlong) {
     for (std::size_t row = 0; row < shaped.size(); ++row)
-      shaped[row] += static_cast<float>(
-          overlong_penalty(valid_length(view, row), *options_.overlong));
+      shaped[row] +=
+          static_cast<float>(overlong_penalty(valid_length(view, row), *options_.overlong));
   }
   TROUPE_TRY(PlacedRewards placed, place_rewards(view, shaped));
   std::vector<float> rewards = std::move(placed.rewards);
@@ -180,10 +179,8 @@ result<Batch> AdvantageStep::operator()(const Batch& batch, runtime::PullMeter* 
   }
   report_sequences(metrics, "critic/rewards", view, rewards);
 
-  const AdvantageInput input{.tokens = view,
-                             .rewards = rewards,
-                             .values = columns.values,
-                             .baselines = columns.baselines};
+  const AdvantageInput input{
+      .tokens = view, .rewards = rewards, .values = columns.values, .baselines = columns.baselines};
   TROUPE_TRY(AdvantageOutput advantage, options_.estimator(input, options_.options));
   if (advantage.advantages.size() != columns.mask.size())
     return fail(ErrorCode::kConflict, "advantage: the estimator returned {} advantages, wanted {}",
@@ -192,14 +189,12 @@ result<Batch> AdvantageStep::operator()(const Batch& batch, runtime::PullMeter* 
   report_tokens(metrics, "critic/returns", columns, advantage.returns);
   if (!columns.values.empty()) {
     report_tokens(metrics, "critic/values", columns, columns.values);
-    TROUPE_TRY(const auto explained,
-               explained_variance(view, columns.values, advantage.returns));
+    TROUPE_TRY(const auto explained, explained_variance(view, columns.values, advantage.returns));
     if (explained) metrics.add("critic/vf_explained_var", *explained, Reduction::kLast);
   }
   WeightedSums counts;
   add_report(advantage.report, counts);
-  for (const auto& [name, entry] : counts.entries())
-    metrics.add(name, entry.sum, Reduction::kSum);
+  for (const auto& [name, entry] : counts.entries()) metrics.add(name, entry.sum, Reduction::kSum);
 
   const std::vector<std::int64_t> lengths = batch.column(column::kResponses).row_lengths();
   TROUPE_TRY_VOID(out.set(std::string(column::kAdvantages),

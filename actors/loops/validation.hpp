@@ -49,8 +49,7 @@ runtime::task<runtime::Metrics> validate(typename W::Rollout& rollout, typename 
                                          std::vector<runtime::Batch>* keep = nullptr) {
   ValidationTally tally(samples_per_prompt);
   for (const runtime::Batch& prompts : batches) {
-    runtime::Batch samples =
-        runtime::value_or_throw(number_samples(prompts, samples_per_prompt));
+    runtime::Batch samples = runtime::value_or_throw(number_samples(prompts, samples_per_prompt));
     runtime::Batch batch = co_await rollout.generate(std::move(samples), sampling);
     runtime::Batch scores = co_await reward.score(batch);
     runtime::value_or_throw(batch.merge(scores));

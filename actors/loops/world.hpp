@@ -20,7 +20,9 @@ namespace troupe::actors {
 
 template <class Role>
 concept RolloutRole = requires(Role& role, runtime::Batch batch, SamplingOptions sampling) {
-  { role.generate(std::move(batch), std::move(sampling)) } -> std::same_as<runtime::task<runtime::Batch>>;
+  {
+    role.generate(std::move(batch), std::move(sampling))
+    } -> std::same_as<runtime::task<runtime::Batch>>;
 };
 
 template <class Role>
@@ -52,9 +54,8 @@ concept WeightsRole = requires(Role& role) {
 template <class W>
 concept World = RolloutRole<typename W::Rollout> && RewardRole<typename W::Reward> &&
     PolicyRole<typename W::Policy> && ReferenceRole<typename W::Reference> &&
-    CriticRole<typename W::Critic> && WeightsRole<typename W::Weights> &&
-    requires(const W& world) {
-      { world.clock() } -> std::convertible_to<const Clock&>;
-    };
+    CriticRole<typename W::Critic> && WeightsRole<typename W::Weights> && requires(const W& world) {
+  { world.clock() } -> std::convertible_to<const Clock&>;
+};
 
 }  // namespace troupe::actors

@@ -9,8 +9,8 @@ result<void> save_engine(const TrainEngine& engine, const CheckpointTarget& targ
   const TrainState state = engine.state();
   TROUPE_TRY_VOID(target.writer->add_state(target.role, state.json));
   for (const NamedTensor& tensor : state.tensors)
-    TROUPE_TRY_VOID(
-        target.writer->add_tensor<float>(target.role + "/" + tensor.name, tensor.shape, tensor.data));
+    TROUPE_TRY_VOID(target.writer->add_tensor<float>(target.role + "/" + tensor.name, tensor.shape,
+                                                     tensor.data));
   return {};
 }
 

@@ -85,13 +85,12 @@ result<void> LocalWorld::create_trained(runtime::ActorSystem& system,
   if (options.reference) {
     TrainedRole frozen = *options.reference;
     frozen.engine.trainable = false;
-    TROUPE_TRY(reference_, WorkerGroup<PolicyWorker>::create(
-                               system,
-                               group_options(options, "ref", {{"log_prob", {{"weights"}, {}}}}),
-                               [&](WorkerContext& context) {
-                                 return PolicyWorker::create(context,
-                                                             worker_options(frozen, context));
-                               }));
+    TROUPE_TRY(reference_,
+               WorkerGroup<PolicyWorker>::create(
+                   system, group_options(options, "ref", {{"log_prob", {{"weights"}, {}}}}),
+                   [&](WorkerContext& context) {
+                     return PolicyWorker::create(context, worker_options(frozen, context));
+                   }));
   }
   if (options.critic) {
     TROUPE_TRY(critic_, WorkerGroup<CriticWorker>::create(
@@ -112,10 +111,10 @@ result<void> LocalWorld::create_serving(runtime::ActorSystem& system,
   TROUPE_TRY(rollout_,
              WorkerGroup<RolloutWorker>::create(
                  system, group_options(options, "rollout", needs), [&](WorkerContext& context) {
-                   return RolloutWorker::create(
-                       context, {.model = options.policy.model,
-                                 .engine = options.rollout,
-                                 .memory = &devices_[place(context)]->memory()});
+                   return RolloutWorker::create(context,
+                                                {.model = options.policy.model,
+                                                 .engine = options.rollout,
+                                                 .memory = &devices_[place(context)]->memory()});
                  }));
   runtime::GroupOptions reward;
   reward.name = "reward";
@@ -123,11 +122,10 @@ result<void> LocalWorld::create_serving(runtime::ActorSystem& system,
   reward.collectives = false;
   reward.trace = options.trace;
   reward.call_deadline = options.call_deadline;
-  TROUPE_TRY(reward_, WorkerGroup<RewardWorker>::create(
-                          system, std::move(reward), [&](WorkerContext&) {
-                            return std::make_unique<RewardWorker>(tokenizer, rules,
-                                                                  options.reward_rule);
-                          }));
+  TROUPE_TRY(reward_,
+             WorkerGroup<RewardWorker>::create(system, std::move(reward), [&](WorkerContext&) {
+               return std::make_unique<RewardWorker>(tokenizer, rules, options.reward_rule);
+             }));
   return {};
 }
 

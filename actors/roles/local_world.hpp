@@ -30,7 +30,6 @@ struct TrainedRole {
   std::span<const NamedTensor> weights;
   TrainEngineOptions engine;
   MinibatchPlan plan;
-  std::int64_t log_prob_tokens_max = 0;  ///< of a micro-batch without gradients; 0: the engine's
 };
 
 struct LocalWorldOptions {

@@ -36,8 +36,8 @@ result<void> compare_log_probs(const Batch& batch, const PackedBatch& packed,
     sum += difference;
     count += 1;
     largest = std::max(largest, difference);
-    largest_log = std::max(largest_log, std::abs(static_cast<double>(trainer[t]) -
-                                                 static_cast<double>(rollout[t])));
+    largest_log = std::max(
+        largest_log, std::abs(static_cast<double>(trainer[t]) - static_cast<double>(rollout[t])));
   }
   if (count == 0) return {};
   metrics.add("training/rollout_probs_diff_mean", sum / count, Reduction::kMean, count);
@@ -66,8 +66,8 @@ result<Batch> PolicyWorker::log_probs(const Batch& batch, const LogProbRequest& 
   Batch out(batch.rows());
   if (request.compare)
     TROUPE_TRY_VOID(compare_log_probs(local, packed, output.log_probs, out.metrics()));
-  TROUPE_TRY_VOID(
-      out.set(request.column, Column::jagged(std::move(output.log_probs), packed.response_lengths)));
+  TROUPE_TRY_VOID(out.set(request.column,
+                          Column::jagged(std::move(output.log_probs), packed.response_lengths)));
   return out;
 }
 

@@ -36,8 +36,8 @@ struct TrainWorkerOptions {
 /// How log-probs are asked for.
 struct LogProbRequest {
   float temperature = 1.0F;
-  std::string column;       ///< name of the resulting column
-  bool compare = false;     ///< also report the distance to `rollout_log_probs`
+  std::string column;    ///< name of the resulting column
+  bool compare = false;  ///< also report the distance to `rollout_log_probs`
 };
 
 /// What an update needs besides the columns; the same on all ranks.
@@ -60,7 +60,8 @@ class PolicyWorker {
   /// One optimizer step on this rank's share of a mini-batch: `prompts`, `responses`,
   /// `response_mask`, `old_log_probs`, `advantages`, `sequence_id` (i64). Metrics as in
   /// TrainEngine::update_policy.
-  result<runtime::Metrics> update(const runtime::Batch& batch, const PolicyUpdateSettings& settings);
+  result<runtime::Metrics> update(const runtime::Batch& batch,
+                                  const PolicyUpdateSettings& settings);
 
   /// One supervised step: token-mean cross-entropy of the responses.
   result<runtime::Metrics> update_sft(const runtime::Batch& batch);

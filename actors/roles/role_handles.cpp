@@ -66,8 +66,8 @@ std::vector<Batch> planned_minibatches(const Batch& batch, const MinibatchPlan& 
 }  // namespace
 
 task<Batch> LocalRollout::generate(Batch prompts, SamplingOptions sampling) {
-  Batch needed = select_present(prompts, {column::kPrompts, column::kPromptIds, column::kGroup,
-                                          column::kSampleIndex});
+  Batch needed = select_present(
+      prompts, {column::kPrompts, column::kPromptIds, column::kGroup, column::kSampleIndex});
   Batch generated =
       co_await group_.call<&RolloutWorker::generate>(std::move(needed), std::move(sampling));
   value_or_throw(prompts.merge(generated));
@@ -75,8 +75,8 @@ task<Batch> LocalRollout::generate(Batch prompts, SamplingOptions sampling) {
 }
 
 task<Batch> LocalReward::score(Batch batch) {
-  Batch needed = select_present(batch, {column::kResponses, column::kDataSource,
-                                        column::kGroundTruth, column::kExtraInfo});
+  Batch needed = select_present(
+      batch, {column::kResponses, column::kDataSource, column::kGroundTruth, column::kExtraInfo});
   Batch scored = co_await group_.call<&RewardWorker::score>(std::move(needed));
   co_return scored;
 }

@@ -61,11 +61,14 @@ result<Batch> batch_of(std::vector<GeneratedSequence> sequences) {
     mask.resize(tokens.size(), sequence.reason == StopReason::kFailed ? 0 : 1);
     reasons.emplace_back(stop_reason_name(sequence.reason));
   }
-  TROUPE_TRY_VOID(out.set(std::string(column::kResponses), Column::jagged(std::move(tokens), lengths)));
-  TROUPE_TRY_VOID(out.set(std::string(column::kResponseMask), Column::jagged(std::move(mask), lengths)));
   TROUPE_TRY_VOID(
-      out.set(std::string(column::kRolloutLogProbs), Column::jagged(std::move(log_probs), lengths)));
-  TROUPE_TRY_VOID(out.set(std::string(column::kVersions), Column::jagged(std::move(versions), lengths)));
+      out.set(std::string(column::kResponses), Column::jagged(std::move(tokens), lengths)));
+  TROUPE_TRY_VOID(
+      out.set(std::string(column::kResponseMask), Column::jagged(std::move(mask), lengths)));
+  TROUPE_TRY_VOID(out.set(std::string(column::kRolloutLogProbs),
+                          Column::jagged(std::move(log_probs), lengths)));
+  TROUPE_TRY_VOID(
+      out.set(std::string(column::kVersions), Column::jagged(std::move(versions), lengths)));
   TROUPE_TRY_VOID(out.set(std::string(column::kStopReason), Column::strings(reasons)));
   return out;
 }
@@ -95,11 +98,10 @@ result<std::unique_ptr<RolloutWorker>> RolloutWorker::create(runtime::WorkerCont
                                         runtime::Residency::kResident));
   runtime::MemoryActions moves{.load = [&owned] { return owned.acquire_kv(); },
                                .offload = {},
-                               .drop =
-                                   [&owned]() -> result<void> {
-                                     owned.release_kv();
-                                     return {};
-                                   }};
+                               .drop = [&owned]() -> result<void> {
+                                 owned.release_kv();
+                                 return {};
+                               }};
   TROUPE_TRY_VOID(worker->entries_->add("kv cache", owned.kv_bytes(), runtime::Eviction::kDrop,
                                         runtime::Residency::kResident, std::move(moves)));
   return worker;

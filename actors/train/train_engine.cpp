@@ -69,7 +69,7 @@ result<TokenLogProbs> TrainEngine::log_probs(const PackedSequences& sequences, f
     return fail(ErrorCode::kInvalidArgument, "log_probs: temperature {} is not positive",
                 temperature);
   impl_->use_threads();
-  TROUPE_TRY(const Shard shard, impl_->make_shard(sequences, {}));
+  TROUPE_TRY(const Shard shard, impl_->make_shard(sequences, {}, impl_->forward_tokens_max()));
   const at::NoGradGuard no_gradient;
   TokenLogProbs out;
   out.log_probs.resize(shard.mask.size());
@@ -87,7 +87,7 @@ result<std::vector<float>> TrainEngine::values(const PackedSequences& sequences)
   if (!impl_->critic())
     return fail(ErrorCode::kInvalidArgument, "values: this engine has a language-model head");
   impl_->use_threads();
-  TROUPE_TRY(const Shard shard, impl_->make_shard(sequences, {}));
+  TROUPE_TRY(const Shard shard, impl_->make_shard(sequences, {}, impl_->forward_tokens_max()));
   const at::NoGradGuard no_gradient;
   std::vector<float> out(shard.mask.size());
   for (const MicroBatch& batch : shard.batches)

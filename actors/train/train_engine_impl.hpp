@@ -64,8 +64,12 @@ struct TrainEngine::Impl {
   std::int64_t activations_peak = 0;
 
   /// Checks and cuts; errors are the caller's input.
-  result<Shard> make_shard(const PackedSequences& sequences,
-                           std::span<const std::uint8_t> mask) const;
+  result<Shard> make_shard(const PackedSequences& sequences, std::span<const std::uint8_t> mask,
+                           std::int64_t tokens_max) const;
+  std::int64_t forward_tokens_max() const {
+    return options.forward_tokens_max > 0 ? options.forward_tokens_max
+                                          : options.micro_batch_tokens_max;
+  }
   ModelOutput forward(const MicroBatch& batch, double temperature);
   /// Sums the counts of all ranks, and learns whether any rank failed: then this rank's own error,
   /// or kAborted naming the first other one. One collective.

@@ -62,6 +62,8 @@ result<void> check_options(const TrainEngineOptions& options) {
   TROUPE_TRY_VOID(check_schedule(o));
   TROUPE_TRY_VOID(require(options.micro_batch_tokens_max > 0, "micro_batch_tokens_max",
                           options.micro_batch_tokens_max, "1 or more"));
+  TROUPE_TRY_VOID(require(options.forward_tokens_max >= 0, "forward_tokens_max",
+                          options.forward_tokens_max, "0 or more"));
   TROUPE_TRY_VOID(require(options.logit_chunk_tokens > 0, "logit_chunk_tokens",
                           options.logit_chunk_tokens, "1 or more"));
   TROUPE_TRY_VOID(require(options.threads > 0, "threads", options.threads, "1 or more"));

@@ -52,6 +52,8 @@ struct TrainEngineOptions {
   bool recompute = false;  ///< keep only each layer's input; run the layer again in backward
   /// Hard cap of one micro-batch; a longer sequence is refused, never truncated or let through.
   std::int64_t micro_batch_tokens_max = 8192;
+  /// The same for passes without gradients (`log_probs`, `values`); 0: micro_batch_tokens_max.
+  std::int64_t forward_tokens_max = 0;
   std::int64_t logit_chunk_tokens = 1024;  ///< logits held at a time: this × vocabulary floats
   std::uint64_t seed = 0;
   int threads = 1;  ///< intra-op threads of the thread that runs the engine

@@ -64,10 +64,11 @@ void add_step_metrics(const StepReport& report, std::string_view prefix,
 }
 
 result<Shard> TrainEngine::Impl::make_shard(const PackedSequences& sequences,
-                                            std::span<const std::uint8_t> mask) const {
+                                            std::span<const std::uint8_t> mask,
+                                            std::int64_t tokens_max) const {
   TROUPE_TRY_VOID(
       check_sequences(sequences, decoder->config().vocab_size,
-                      std::min(options.micro_batch_tokens_max, decoder->config().positions_max)));
+                      std::min(tokens_max, decoder->config().positions_max)));
   Shard shard;
   const auto tokens = static_cast<std::size_t>(sequences.response_tokens());
   if (mask.empty())
@@ -77,7 +78,7 @@ result<Shard> TrainEngine::Impl::make_shard(const PackedSequences& sequences,
   if (shard.mask.size() != tokens)
     return fail(ErrorCode::kInvalidArgument, "update: mask has {} entries for {} response tokens",
                 shard.mask.size(), tokens);
-  TROUPE_TRY(shard.batches, make_micro_batches(sequences, options.micro_batch_tokens_max));
+  TROUPE_TRY(shard.batches, make_micro_batches(sequences, tokens_max));
   for (std::size_t b = 0; b < shard.batches.size(); ++b) {
     shard.masks.push_back(shard.batches[b].part(std::span<const std::uint8_t>(shard.mask)));
     shard.counts += count_tokens(shard.view(b));

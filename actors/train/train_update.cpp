@@ -84,7 +84,7 @@ std::optional<Error> error_of(const result<T>& value) {
 template <class Check>
 result<Shard> checked_shard(const TrainEngine::Impl& impl, const PackedSequences& sequences,
                             std::span<const std::uint8_t> mask, const Check& check) {
-  TROUPE_TRY(Shard shard, impl.make_shard(sequences, mask));
+  TROUPE_TRY(Shard shard, impl.make_shard(sequences, mask, impl.options.micro_batch_tokens_max));
   TROUPE_TRY_VOID(check());
   return shard;
 }
@@ -203,7 +203,8 @@ result<Metrics> TrainEngine::update_sft(const PackedSequences& sequences,
                                         std::span<const std::uint8_t> mask) {
   TROUPE_TRY_VOID(check_trainable(impl_->options, ModelHead::kLanguage, "update_sft"));
   impl_->use_threads();
-  const result<Shard> shard = impl_->make_shard(sequences, mask);
+  const result<Shard> shard =
+      impl_->make_shard(sequences, mask, impl_->options.micro_batch_tokens_max);
   TROUPE_TRY(const TokenCounts global,
              impl_->agree(error_of(shard), shard ? shard->counts : TokenCounts{}));
   WeightedSums sums;
@@ -237,7 +238,8 @@ result<double> TrainEngine::sft_loss(const PackedSequences& sequences,
   const auto local = [&]() -> result<std::pair<TokenCounts, double>> {
     if (impl_->critic())
       return fail(ErrorCode::kInvalidArgument, "sft_loss: this engine has a value head");
-    TROUPE_TRY(const Shard shard, impl_->make_shard(sequences, mask));
+    TROUPE_TRY(const Shard shard,
+               impl_->make_shard(sequences, mask, impl_->options.micro_batch_tokens_max));
     TROUPE_TRY(const TokenLogProbs all, log_probs(sequences, 1.0F));
     double total = 0;
     for (std::size_t t = 0; t < shard.mask.size(); ++t)

@@ -130,12 +130,12 @@ result<Evaluation> evaluate(const Config& config, const TrainingRegistries& regi
   reward_options.name = "reward";
   reward_options.mesh = runtime::Mesh::data_parallel(config.get<int>("reward.num_workers"));
   const auto rule = config.get<std::string>("reward.name");
-  TROUPE_TRY(auto reward,
-             WorkerGroup<actors::RewardWorker>::create(
-                 system, std::move(reward_options), [&](runtime::WorkerContext&) {
-                   return std::make_unique<actors::RewardWorker>(
-                       model->tokenizer(), registries.rewards, rule == "auto" ? "" : rule);
-                 }));
+  TROUPE_TRY(auto reward, WorkerGroup<actors::RewardWorker>::create(
+                              system, std::move(reward_options), [&](runtime::WorkerContext&) {
+                                return std::make_unique<actors::RewardWorker>(
+                                    model->tokenizer(), registries.rewards,
+                                    rule == "auto" ? "" : rule);
+                              }));
   Evaluation evaluation;
   evaluation.samples_per_prompt =
       config.get<std::int64_t>("actor_rollout_ref.rollout.val_kwargs.n");

@@ -26,8 +26,7 @@ result<ModelConfig> overridden_config(const std::filesystem::path& folder,
   const std::filesystem::path path = folder / "config.json";
   std::ifstream file(path);
   auto fields = nlohmann::json::parse(file, nullptr, false);
-  if (!fields.is_object())
-    return fail(ErrorCode::kCorrupt, "{}: not a JSON object", path.string());
+  if (!fields.is_object()) return fail(ErrorCode::kCorrupt, "{}: not a JSON object", path.string());
   for (const auto& [key, text] : options.config_overrides) {
     auto value = nlohmann::json::parse(text, nullptr, false);
     fields[key] = value.is_discarded() ? nlohmann::json(text) : value;
@@ -59,14 +58,15 @@ result<std::unique_ptr<ModelBundle>> ModelBundle::open(const std::filesystem::pa
   TROUPE_TRY(ModelConfig config, overridden_config(folder, options));
   TROUPE_TRY(Tokenizer tokenizer, Tokenizer::load(tokenizer_folder));
   if (tokenizer.vocab_size() > config.vocab_size)
-    return fail(ErrorCode::kConflict, "{}: tokenizer.json has ids up to {}, config.json vocab_size {}",
+    return fail(ErrorCode::kConflict,
+                "{}: tokenizer.json has ids up to {}, config.json vocab_size {}",
                 tokenizer_folder.string(), tokenizer.vocab_size() - 1, config.vocab_size);
   result<actors::WeightSet> loaded = options.random_weights
                                          ? actors::random_weights(config, options.seed)
                                          : actors::load_hf_weights(folder, config);
   TROUPE_TRY(actors::WeightSet weights, std::move(loaded));
-  std::unique_ptr<ModelBundle> bundle(new ModelBundle(
-      folder, tokenizer_folder, std::move(config), std::move(weights), std::move(tokenizer)));
+  std::unique_ptr<ModelBundle> bundle(new ModelBundle(folder, tokenizer_folder, std::move(config),
+                                                      std::move(weights), std::move(tokenizer)));
   TROUPE_TRY(ChatTemplate chat, chat_template(bundle->tokenizer_, options.chat_template));
   bundle->chat_ = std::make_unique<ChatTemplate>(std::move(chat));
 

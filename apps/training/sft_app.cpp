@@ -44,8 +44,8 @@ result<SftInputs> open_sft_inputs(const Config& config) {
   TROUPE_TRY(inputs.model, ModelBundle::open(path, model_options(config)));
   SupervisedOptions options;
   options.dataset = dataset_options(config, 0);
-  options.tokens_max = std::min(config.get<std::int64_t>("sft.max_length"),
-                                inputs.model->config().positions_max);
+  options.tokens_max =
+      std::min(config.get<std::int64_t>("sft.max_length"), inputs.model->config().positions_max);
   TROUPE_TRY(options.truncation,
              actors::truncation_from_name(config.get<std::string>("sft.truncation")));
   options.loss_on_prompt = config.get<bool>("sft.loss_on_prompt");
@@ -66,11 +66,10 @@ class FineTuner {
         rows_(config.get<std::int64_t>("sft.train_batch_size")),
         stop_(stop),
         progress_(stderr, runtime::ProgressLine::options_for(stderr), clock_) {
-    const std::int64_t by_epochs =
-        config.get<std::int64_t>("sft.total_epochs") * steps_per_epoch();
-    steps_total_ = std::min(
-        config.get_optional<std::int64_t>("sft.total_training_steps").value_or(by_epochs),
-        by_epochs);
+    const std::int64_t by_epochs = config.get<std::int64_t>("sft.total_epochs") * steps_per_epoch();
+    steps_total_ =
+        std::min(config.get_optional<std::int64_t>("sft.total_training_steps").value_or(by_epochs),
+                 by_epochs);
   }
 
   result<SftSummary> run();
@@ -140,9 +139,9 @@ task<void> FineTuner::export_model() {
       co_await group_->call<&PolicyWorker::weights>(WeightVersion{0});
   const auto wanted = config_.get_optional<std::string>("sft.output_dir");
   summary_.model = wanted ? std::filesystem::path(*wanted) : folder_ / "huggingface";
-  value_or_throw(actors::save_hf_folder(
-      summary_.model, inputs_.model->config(), weights.front().tensors,
-      {.tokenizer_folder = inputs_.model->tokenizer_folder()}));
+  value_or_throw(actors::save_hf_folder(summary_.model, inputs_.model->config(),
+                                        weights.front().tensors,
+                                        {.tokenizer_folder = inputs_.model->tokenizer_folder()}));
 }
 
 task<void> FineTuner::one_step() {
@@ -173,7 +172,7 @@ task<void> FineTuner::one_step() {
 }
 
 task<void> FineTuner::main(std::optional<Checkpoint> checkpoint) {
-  state_.cursor.seed = static_cast<std::uint64_t>(config_.get<std::int64_t>("data.seed"));
+  state_.cursor.seed = data_seed(config_);
   if (checkpoint) {
     const std::string text = value_or_throw(checkpoint->state("trainer"));
     state_ = value_or_throw(RunState::from_json(text));
@@ -182,9 +181,9 @@ task<void> FineTuner::main(std::optional<Checkpoint> checkpoint) {
     progress_.say(
         fmt::format("resumed from {}, step {}", checkpoint->folder().string(), state_.step));
   }
-  writer_.emplace(value_or_throw(runtime::MetricsWriter::open(
-      (folder_ / "metrics.jsonl").string(),
-      checkpoint ? std::optional(state_.step) : std::nullopt)));
+  writer_.emplace(value_or_throw(
+      runtime::MetricsWriter::open((folder_ / "metrics.jsonl").string(),
+                                   checkpoint ? std::optional(state_.step) : std::nullopt)));
   while (state_.step < steps_total_ && !(stop_ != nullptr && stop_->load())) co_await one_step();
   summary_.last_step = state_.step;
   summary_.stopped = state_.step < steps_total_;
@@ -197,8 +196,7 @@ result<SftSummary> FineTuner::run() {
   std::filesystem::create_directories(folder_, failure);
   if (failure) return fail(ErrorCode::kIo, "{}: {}", folder_.string(), failure.message());
   summary_.run_folder = folder_;
-  TROUPE_TRY_VOID(
-      runtime::write_text_file((folder_ / "config.yaml").string(), config_.to_yaml()));
+  TROUPE_TRY_VOID(runtime::write_text_file((folder_ / "config.yaml").string(), config_.to_yaml()));
   actors::TrainWorkerOptions worker;
   worker.model = inputs_.model->config();
   worker.weights = inputs_.model->weights().tensors();

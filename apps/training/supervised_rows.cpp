@@ -29,8 +29,9 @@ result<SupervisedRows> SupervisedRows::load(std::span<const std::string> files,
       prompt.erase(prompt.begin(), prompt.begin() + cut);
       excess -= cut;
     }
-    if (excess > 0) response.resize(response.size() -
-                                    std::min(static_cast<std::size_t>(excess), response.size()));
+    if (excess > 0)
+      response.resize(response.size() -
+                      std::min(static_cast<std::size_t>(excess), response.size()));
     if (options.loss_on_prompt) {
       response.insert(response.begin(), prompt.begin() + 1, prompt.end());
       prompt.resize(1);

@@ -20,9 +20,9 @@ namespace troupe::apps {
 
 struct SupervisedOptions {
   actors::DatasetOptions dataset;
-  std::int64_t tokens_max = 1024;  ///< prompt and response together
+  std::int64_t tokens_max = 1024;                              ///< prompt and response together
   actors::Truncation truncation = actors::Truncation::kError;  ///< kLeft, kRight or kError
-  bool loss_on_prompt = false;     ///< the prompt's tokens, but the first, count as response
+  bool loss_on_prompt = false;  ///< the prompt's tokens, but the first, count as response
 };
 
 class SupervisedRows {

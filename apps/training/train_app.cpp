@@ -116,8 +116,8 @@ task<void> Trainer::validate(Metrics& metrics) {
 }
 
 task<void> Trainer::save() {
-  const runtime::ScopedSpan span(&trace_, {"controller", "controller"}, "save_checkpoint",
-                                 "io", state_.step);
+  const runtime::ScopedSpan span(&trace_, {"controller", "controller"}, "save_checkpoint", "io",
+                                 state_.step);
   value_or_throw(writer_->sync());
   runtime::CheckpointWriter writer = value_or_throw(runtime::CheckpointWriter::begin(
       {.root = folder_,
@@ -133,9 +133,8 @@ task<void> Trainer::save() {
 task<void> Trainer::export_model() {
   const actors::WeightHandle weights = co_await world_->policy_weights();
   summary_.model = file("huggingface");
-  value_or_throw(actors::save_hf_folder(
-      summary_.model, inputs_.policy->config(), weights.tensors,
-      {.tokenizer_folder = inputs_.policy->tokenizer_folder()}));
+  value_or_throw(actors::save_hf_folder(summary_.model, inputs_.policy->config(), weights.tensors,
+                                        {.tokenizer_folder = inputs_.policy->tokenizer_folder()}));
 }
 
 void Trainer::report(const StepReport& report) {
@@ -194,7 +193,7 @@ task<void> Trainer::main(std::optional<Checkpoint> checkpoint) {
   if (checkpoint) {
     co_await resume(*checkpoint);
   } else {
-    state_.cursor.seed = static_cast<std::uint64_t>(config_.get<std::int64_t>("data.seed"));
+    state_.cursor.seed = data_seed(config_);
     state_.kl_coefficient = advantage_.kl_controller().beta;
   }
   const std::optional<std::int64_t> resumed =
@@ -227,8 +226,8 @@ result<TrainSummary> Trainer::run(const TrainingRegistries& registries,
 
   actors::LocalWorldOptions traced = options;
   traced.trace = &calls_;
-  TROUPE_TRY(world_, LocalWorld::create(system_, traced, inputs_.policy->tokenizer(),
-                                        registries.rewards));
+  TROUPE_TRY(world_,
+             LocalWorld::create(system_, traced, inputs_.policy->tokenizer(), registries.rewards));
   cast_.emplace(actors::Cast<LocalWorld>{
       .world = *world_,
       .rollout = world_->rollout(),

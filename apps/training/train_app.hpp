@@ -25,10 +25,10 @@ namespace troupe::apps {
 struct TrainSummary {
   std::int64_t first_step = 0;  ///< first step of this process, 1 unless resumed
   std::int64_t last_step = 0;
-  bool stopped = false;         ///< by the stop flag, before the last step
+  bool stopped = false;  ///< by the stop flag, before the last step
   std::map<std::string, double> first_validation;
   std::map<std::string, double> last_validation;
-  double train_seconds = 0;     ///< of steps alone
+  double train_seconds = 0;  ///< of steps alone
   std::filesystem::path run_folder;
   std::filesystem::path checkpoint;  ///< newest of this process; empty when none was written
   std::filesystem::path model;       ///< exported Hugging Face folder; empty when stopped

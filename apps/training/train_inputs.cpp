@@ -38,8 +38,8 @@ result<actors::PromptLoader> open_prompts(const Config& config, const ModelBundl
   if (config.get<std::string>("reward.name") == "auto") {
     for (const actors::PromptRow& row : dataset.rows()) {
       if (!rewards.covers(row.data_source))
-        return fail(ErrorCode::kConfig, "{}: row {}: no reward for data_source '{}', known: {}", key,
-                    row.prompt_id, row.data_source, fmt::join(rewards.names(), ", "));
+        return fail(ErrorCode::kConfig, "{}: row {}: no reward for data_source '{}', known: {}",
+                    key, row.prompt_id, row.data_source, fmt::join(rewards.names(), ", "));
     }
   }
   const std::int64_t batch =
@@ -64,18 +64,18 @@ result<TrainInputs> open_inputs(const Config& config, const TrainingRegistries& 
     return config.refuse("data.max_response_length", "leaves no room in {} positions of {}",
                          inputs.policy->config().positions_max, path);
   if (longest > inputs.policy->config().positions_max)
-    log::warn("data: prompt + response may take {} tokens, the model has {} positions; prompts "
-              "that leave no room for a response are refused",
-              longest, inputs.policy->config().positions_max);
+    log::warn(
+        "data: prompt + response may take {} tokens, the model has {} positions; prompts "
+        "that leave no room for a response are refused",
+        longest, inputs.policy->config().positions_max);
   const auto reference = config.get_optional<std::string>("actor_rollout_ref.ref.path");
   if (reference && wants_reference(config)) {
-    TROUPE_TRY(inputs.reference, open_same_shape("actor_rollout_ref.ref.path", *reference, {},
-                                                 *inputs.policy));
+    TROUPE_TRY(inputs.reference,
+               open_same_shape("actor_rollout_ref.ref.path", *reference, {}, *inputs.policy));
   }
   const auto critic = config.get_optional<std::string>("critic.model.path");
   if (critic && wants_critic(config)) {
-    TROUPE_TRY(inputs.critic,
-               open_same_shape("critic.model.path", *critic, {}, *inputs.policy));
+    TROUPE_TRY(inputs.critic, open_same_shape("critic.model.path", *critic, {}, *inputs.policy));
   }
   TROUPE_TRY(inputs.train, open_prompts(config, *inputs.policy, registries.rewards, true));
   if (!config.get<std::vector<std::string>>("data.val_files").empty()) {
@@ -87,9 +87,9 @@ result<TrainInputs> open_inputs(const Config& config, const TrainingRegistries& 
 std::int64_t total_steps(const Config& config, const actors::PromptLoader& train) {
   const std::int64_t by_epochs =
       config.get<std::int64_t>("trainer.total_epochs") * train.batches_per_epoch();
-  return std::min(config.get_optional<std::int64_t>("trainer.total_training_steps")
-                      .value_or(by_epochs),
-                  by_epochs);
+  return std::min(
+      config.get_optional<std::int64_t>("trainer.total_training_steps").value_or(by_epochs),
+      by_epochs);
 }
 
 result<actors::LocalWorldOptions> world_options(const Config& config, const TrainInputs& inputs,
@@ -112,12 +112,12 @@ result<actors::LocalWorldOptions> world_options(const Config& config, const Trai
   TROUPE_TRY(options.policy.engine,
              train_engine_options(config, actor, steps * updates_per_step(config, actor)));
   options.policy.plan = minibatch_plan(config, actor);
-  options.policy.log_prob_tokens_max = config.get<std::int64_t>(
-      "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu");
+  options.policy.engine.forward_tokens_max =
+      config.get<std::int64_t>("actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu");
   TROUPE_TRY(options.policy_update, policy_update_settings(config, registries.losses));
   if (wants_reference(config)) {
     options.reference = options.policy;
-    options.reference->log_prob_tokens_max =
+    options.reference->engine.forward_tokens_max =
         config.get<std::int64_t>("actor_rollout_ref.ref.log_prob_max_token_len_per_gpu");
     if (inputs.reference) {
       options.reference->model = inputs.reference->config();
@@ -129,8 +129,7 @@ result<actors::LocalWorldOptions> world_options(const Config& config, const Trai
     options.critic = actors::TrainedRole{.model = first.config(),
                                          .weights = first.weights().tensors(),
                                          .engine = {},
-                                         .plan = minibatch_plan(config, "critic"),
-                                         .log_prob_tokens_max = 0};
+                                         .plan = minibatch_plan(config, "critic")};
     TROUPE_TRY(options.critic->engine,
                train_engine_options(config, "critic", steps * updates_per_step(config, "critic")));
     TROUPE_TRY(options.value_update, value_update_settings(config));

@@ -1,7 +1,7 @@
 #include "apps/training/train_settings.hpp"
 
 #include "actors/algorithm/aggregation.hpp"
-#include "apps/troupe/train_schema.hpp"
+#include "apps/training/train_schema.hpp"
 #include "runtime/base/rng.hpp"
 
 #include <unistd.h>
@@ -71,10 +71,12 @@ bool wants_reference(const Config& config) {
 
 ModelOptions model_options(const Config& config) {
   ModelOptions options;
-  options.random_weights = config.get<std::string>("actor_rollout_ref.model.load_format") == "random";
+  options.random_weights =
+      config.get<std::string>("actor_rollout_ref.model.load_format") == "random";
   options.seed = run_seed(config);
   options.chat_template = config.get<std::string>("data.chat_template");
-  if (const auto folder = config.get_optional<std::string>("actor_rollout_ref.model.tokenizer_path"))
+  if (const auto folder =
+          config.get_optional<std::string>("actor_rollout_ref.model.tokenizer_path"))
     options.tokenizer_folder = *folder;
   const std::string section = "actor_rollout_ref.model.override_config";
   for (const std::string& key : config.keys_below(section))
@@ -99,8 +101,7 @@ actors::PromptLoaderOptions loader_options(const Config& config, std::int64_t ba
   options.shuffle = training && config.get<bool>("data.shuffle");
   options.drop_last = training;
   options.filter_overlong = config.get<bool>("data.filter_overlong_prompts");
-  const auto truncation =
-      actors::truncation_from_name(config.get<std::string>("data.truncation"));
+  const auto truncation = actors::truncation_from_name(config.get<std::string>("data.truncation"));
   TROUPE_CHECK(truncation.has_value(), "data.truncation: the schema allows an unknown name");
   options.truncation = *truncation;
   return options;
@@ -164,9 +165,9 @@ result<actors::TrainEngineOptions> train_engine_options(const Config& config,
   optimizer.lr_min_ratio = config.get<double>(at + "min_lr_ratio");
   engine.micro_batch_tokens_max = config.get<std::int64_t>(
       section + (section == "sft" ? ".max_token_len_per_gpu" : ".ppo_max_token_len_per_gpu"));
-  engine.recompute = config.get<bool>(section == "critic"
-                                          ? "critic.model.enable_gradient_checkpointing"
-                                          : "actor_rollout_ref.model.enable_gradient_checkpointing");
+  engine.recompute = config.get<bool>(
+      section == "critic" ? "critic.model.enable_gradient_checkpointing"
+                          : "actor_rollout_ref.model.enable_gradient_checkpointing");
   engine.head = section == "critic" ? actors::ModelHead::kValue : actors::ModelHead::kLanguage;
   engine.seed = run_seed(config);
   engine.threads = config.get<int>("trainer.threads_per_rank");
@@ -182,8 +183,8 @@ result<actors::PolicyUpdateSettings> policy_update_settings(
   actors::PolicyUpdateSettings settings;
   TROUPE_TRY(settings.loss, losses.find(config.get<std::string>(at + "policy_loss.loss_mode")));
   actors::PolicyLossOptions& loss = settings.objective.loss;
-  TROUPE_TRY(loss.aggregation, aggregation_of(config, at + "loss_agg_mode",
-                                              settings.loss.default_aggregation));
+  TROUPE_TRY(loss.aggregation,
+             aggregation_of(config, at + "loss_agg_mode", settings.loss.default_aggregation));
   loss.clip_low = config.get<double>(at + "clip_ratio_low");
   loss.clip_high = config.get<double>(at + "clip_ratio_high");
   loss.clip_dual = config.get<double>(at + "clip_ratio_c");
@@ -193,8 +194,8 @@ result<actors::PolicyUpdateSettings> policy_update_settings(
   loss.kl_cov_ratio = config.get<double>(at + "policy_loss.kl_cov_ratio");
   loss.kl_cov_coefficient = config.get<double>(at + "policy_loss.ppo_kl_coef");
   loss.seed = mix_seed(run_seed(config), kLossStream);
-  settings.temperature = static_cast<float>(
-      config.get<double>(std::string(kRollout) + ".temperature"));
+  settings.temperature =
+      static_cast<float>(config.get<double>(std::string(kRollout) + ".temperature"));
   settings.loss_scale_factor =
       config.get_optional<double>(at + "loss_scale_factor")
           .value_or(static_cast<double>(config.get<std::int64_t>("data.max_response_length")));
@@ -228,11 +229,10 @@ result<actors::AdvantageStepOptions> advantage_step_options(
   step.kl_in_reward = config.get<bool>("algorithm.use_kl_in_reward");
   TROUPE_TRY(step.kl_kind,
              actors::kl_kind_from_name(config.get<std::string>("algorithm.kl_penalty")));
-  step.kl_controller = {
-      .beta = config.get<double>("algorithm.kl_ctrl.kl_coef"),
-      .adaptive = config.get<std::string>("algorithm.kl_ctrl.type") == "adaptive",
-      .target = config.get<double>("algorithm.kl_ctrl.target_kl"),
-      .horizon = config.get<double>("algorithm.kl_ctrl.horizon")};
+  step.kl_controller = {.beta = config.get<double>("algorithm.kl_ctrl.kl_coef"),
+                        .adaptive = config.get<std::string>("algorithm.kl_ctrl.type") == "adaptive",
+                        .target = config.get<double>("algorithm.kl_ctrl.target_kl"),
+                        .horizon = config.get<double>("algorithm.kl_ctrl.horizon")};
   TROUPE_TRY_VOID(step.kl_controller.check());
   if (config.get<bool>("reward.overlong_buffer.enable"))
     step.overlong = actors::OverlongOptions{
@@ -264,6 +264,11 @@ std::int64_t updates_per_step(const Config& config, const std::string& section) 
   const std::int64_t rows = config.get<std::int64_t>("data.train_batch_size") *
                             config.get<std::int64_t>(std::string(kRollout) + ".n");
   return plan.epochs * ((rows + plan.rows - 1) / plan.rows);
+}
+
+std::uint64_t data_seed(const Config& config) {
+  const auto own = config.get_optional<std::int64_t>("data.seed");
+  return own ? static_cast<std::uint64_t>(*own) : run_seed(config);
 }
 
 std::string run_folder(const Config& config) {

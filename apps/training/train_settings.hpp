@@ -64,6 +64,9 @@ actors::MinibatchPlan minibatch_plan(const runtime::Config& config, const std::s
 /// Optimizer steps of `section` in one training step.
 std::int64_t updates_per_step(const runtime::Config& config, const std::string& section);
 
+/// Seed of the order of rows: `data.seed`, or the run's.
+std::uint64_t data_seed(const runtime::Config& config);
+
 /// The run folder: `trainer.default_local_dir`, or runs/PROJECT/EXPERIMENT.
 std::string run_folder(const runtime::Config& config);
 

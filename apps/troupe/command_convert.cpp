@@ -24,8 +24,7 @@ result<void> convert(const ConvertOptions& options) {
   std::vector<std::vector<float>> values;
   std::vector<actors::NamedTensor> tensors;
   for (const actors::TensorShape& wanted : actors::expected_tensors(config)) {
-    TROUPE_TRY(std::vector<float> data,
-               checkpoint.tensor<float>("actor/weights/" + wanted.name));
+    TROUPE_TRY(std::vector<float> data, checkpoint.tensor<float>("actor/weights/" + wanted.name));
     values.push_back(std::move(data));
     tensors.push_back({.name = wanted.name, .shape = wanted.shape, .data = values.back()});
   }

@@ -23,8 +23,8 @@ void print_table(const Evaluation& evaluation, std::int64_t show) {
                evaluation.samples_per_prompt, scores.average);
     for (const auto& [k, value] : scores.pass_at) fmt::print("  pass@{:<4} {:.4f}\n", k, value);
   }
-  const auto count = std::min<std::size_t>(static_cast<std::size_t>(show),
-                                           evaluation.samples.size());
+  const auto count =
+      std::min<std::size_t>(static_cast<std::size_t>(show), evaluation.samples.size());
   for (std::size_t i = 0; i < count; ++i) {
     const auto& sample = evaluation.samples[i];
     fmt::print("--- {} score {}\nprompt:   {}\nresponse: {}\nanswer:   {}\nwanted:   {}\n",
@@ -49,7 +49,8 @@ void print_json(const Evaluation& evaluation) {
 }  // namespace
 
 Command add_eval(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("eval", "score a model on held-out prompts: pass@k, avg@k");
+  CLI::App* command =
+      app.add_subcommand("eval", "score a model on held-out prompts: pass@k, avg@k");
   const auto options = add_config_options(*command, false);
   const auto output = std::make_shared<EvalOutput>();
   command->add_flag("--json", output->json, "print JSON");

@@ -28,8 +28,9 @@ result<std::vector<std::int32_t>> prompt_ids(const ModelBundle& model,
   std::vector<std::int32_t> ids = model.tokenizer().encode(options.prompt, {.add_special = true});
   if (ids.empty()) {
     if (!model.tokenizer().bos_id())
-      return fail(ErrorCode::kInvalidArgument, "generate: the prompt has no token and {} has no "
-                                               "beginning-of-sequence token",
+      return fail(ErrorCode::kInvalidArgument,
+                  "generate: the prompt has no token and {} has no "
+                  "beginning-of-sequence token",
                   options.model);
     ids.push_back(*model.tokenizer().bos_id());
   }
@@ -48,13 +49,13 @@ result<void> generate(GenerateOptions options) {
   TROUPE_TRY_VOID(engine->load_weights(model->weights().tensors(), WeightVersion{0}));
   TROUPE_TRY(const auto ids, prompt_ids(*model, options));
   options.sampling.stop_ids = model->stop_ids();
-  const std::int64_t room =
-      model->config().positions_max - static_cast<std::int64_t>(ids.size());
+  const std::int64_t room = model->config().positions_max - static_cast<std::int64_t>(ids.size());
   if (room < 1)
-    return fail(ErrorCode::kInvalidArgument, "generate: prompt of {} tokens, the model has {} positions",
-                ids.size(), model->config().positions_max);
-  options.sampling.max_new_tokens = static_cast<std::int32_t>(
-      std::min<std::int64_t>(options.sampling.max_new_tokens, room));
+    return fail(ErrorCode::kInvalidArgument,
+                "generate: prompt of {} tokens, the model has {} positions", ids.size(),
+                model->config().positions_max);
+  options.sampling.max_new_tokens =
+      static_cast<std::int32_t>(std::min<std::int64_t>(options.sampling.max_new_tokens, room));
   actors::GenerateRequest request{.prompt_id = 0,
                                   .sample_indices = {},
                                   .prompt = ids,
@@ -93,7 +94,8 @@ Command add_generate(CLI::App& app) {
   command->add_option("--top-p", sampling.top_p, "keep tokens that make up this part");
   command->add_option("--top-k", sampling.top_k, "keep so many tokens");
   command->add_option("--min-p", sampling.min_p, "drop tokens below this part of the likeliest");
-  command->add_option("--repetition-penalty", sampling.repetition_penalty, "above 1: fewer repeats");
+  command->add_option("--repetition-penalty", sampling.repetition_penalty,
+                      "above 1: fewer repeats");
   command->add_option("--stop", sampling.stop_strings, "strings that end a sample");
   command->add_option("--seed", sampling.seed, "seed of the draws");
   return [options]() -> int {

@@ -71,8 +71,8 @@ result<void> init_model(const InitOptions& options) {
 Command add_model(CLI::App& app) {
   CLI::App* model = app.add_subcommand("model", "make model folders");
   model->require_subcommand(1);
-  CLI::App* init = model->add_subcommand(
-      "init", "a new model with random weights and a byte-level tokenizer");
+  CLI::App* init =
+      model->add_subcommand("init", "a new model with random weights and a byte-level tokenizer");
   const auto options = std::make_shared<InitOptions>();
   init->add_option("folder", options->folder, "folder to write")->required();
   init->add_option("--family", options->family, "llama, qwen2 or qwen3")

@@ -29,8 +29,7 @@ result<Config> load_config(const ConfigOptions& options, const TrainingRegistrie
       return fail(ErrorCode::kConfig, "command line: --resume {} and {}: give one of them",
                   options.resume, words.file);
     words.file = (std::filesystem::path(options.resume) / "config.yaml").string();
-    words.overrides.insert(words.overrides.begin(),
-                           "trainer.default_local_dir=" + options.resume);
+    words.overrides.insert(words.overrides.begin(), "trainer.default_local_dir=" + options.resume);
     words.overrides.insert(words.overrides.begin(), "trainer.resume_mode=auto");
   }
   TROUPE_TRY(Config config, Config::load(schema_for(registries), words.file, words.overrides));

@@ -119,8 +119,8 @@ TEST(AdvantageStep, IgnoresWhatMaskedSlotsHold) {
   put(batch, column::kValues, Column::jagged(values));
   const auto garbage = step(batch);
   ASSERT_TRUE(clean.has_value() && garbage.has_value());
-  EXPECT_TRUE(clean->column(column::kAdvantages)
-                  .bitwise_equal(garbage->column(column::kAdvantages)));
+  EXPECT_TRUE(
+      clean->column(column::kAdvantages).bitwise_equal(garbage->column(column::kAdvantages)));
   EXPECT_TRUE(clean->column(column::kReturns).bitwise_equal(garbage->column(column::kReturns)));
 }
 

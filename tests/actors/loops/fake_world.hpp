@@ -43,10 +43,9 @@ class FakeRollout {
     for (std::int64_t row = 0; row < prompts.rows(); ++row)
       responses.emplace_back(static_cast<std::size_t>(row % 3 + 1), 7);
     value_or_throw(prompts.set(std::string(column::kResponses), Column::jagged(responses)));
-    value_or_throw(prompts.set(
-        std::string(column::kStopReason),
-        Column::strings(std::vector<std::string>(static_cast<std::size_t>(prompts.rows()),
-                                                 "stop_id"))));
+    value_or_throw(prompts.set(std::string(column::kStopReason),
+                               Column::strings(std::vector<std::string>(
+                                   static_cast<std::size_t>(prompts.rows()), "stop_id"))));
     co_return prompts;
   }
 
@@ -92,10 +91,8 @@ class FakeModel {
   task<Batch> answer(Batch batch) {
     log_.calls.push_back(name_);
     if (log_.fail_reference && name_ == "reference")
-      throw runtime::Failure(Error{.code = ErrorCode::kRankDead,
-                                   .message = "rank 1 died",
-                                   .origin = {},
-                                   .causes = {}});
+      throw runtime::Failure(Error{
+          .code = ErrorCode::kRankDead, .message = "rank 1 died", .origin = {}, .causes = {}});
     Batch out;
     value_or_throw(out.set(column_, constant_tokens(batch, -0.5F)));
     co_return out;

@@ -17,8 +17,8 @@ using ::testing::ElementsAre;
 
 Batch two_prompts() {
   Batch batch;
-  value_or_throw(batch.set(std::string(column::kPromptIds),
-                           Column::dense(std::vector<std::int64_t>{10, 11})));
+  value_or_throw(
+      batch.set(std::string(column::kPromptIds), Column::dense(std::vector<std::int64_t>{10, 11})));
   value_or_throw(batch.set(std::string(column::kPrompts),
                            Column::jagged(std::vector<std::vector<std::int32_t>>{{1, 2}, {3}})));
   return batch;
@@ -74,9 +74,8 @@ TEST(SynchronousStep, RunsPpoWithReferenceAndCritic) {
   runtime::Executor executor;
   const auto report = executor.run(synchronous_step(cast, two_prompts(), 1));
   ASSERT_TRUE(report.has_value()) << report.error().to_string();
-  EXPECT_THAT(world.log.calls,
-              ElementsAre("generate", "score", "policy", "reference", "critic", "update critic",
-                          "update policy", "publish"));
+  EXPECT_THAT(world.log.calls, ElementsAre("generate", "score", "policy", "reference", "critic",
+                                           "update critic", "update policy", "publish"));
   EXPECT_TRUE(world.critic.updated.has(column::kReturns));
 }
 

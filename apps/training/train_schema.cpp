@@ -1,4 +1,4 @@
-#include "apps/troupe/train_schema.hpp"
+#include "apps/training/train_schema.hpp"
 
 #include "runtime/config/config.hpp"
 

@@ -1,7 +1,7 @@
 // Proves that the trainer's configuration takes verl's names, that its defaults are valid, that no
 // key silently loses to another, and that what this build does not do is refused with a reason.
 
-#include "apps/troupe/train_schema.hpp"
+#include "apps/training/train_schema.hpp"
 
 #include "runtime/config/config.hpp"
 
