@@ -24,11 +24,10 @@ class CheckFailure : public std::logic_error {
 }  // namespace troupe
 
 /// `TROUPE_CHECK(rows == wanted, "batch: {} rows, wanted {}", rows, wanted);`
-#define TROUPE_CHECK(condition, ...)                                                     \
-  do {                                                                                   \
-    if (!(condition)) [[unlikely]]                                                       \
-      ::troupe::throw_check_failure(__FILE__, __LINE__, #condition,                      \
-                                    ::fmt::format(__VA_ARGS__));                         \
+#define TROUPE_CHECK(condition, ...)                                                             \
+  do {                                                                                           \
+    if (!(condition)) [[unlikely]]                                                               \
+      ::troupe::throw_check_failure(__FILE__, __LINE__, #condition, ::fmt::format(__VA_ARGS__)); \
   } while (false)
 
 /// Compiled out with NDEBUG unless TROUPE_DCHECKS is defined; for hot loops.

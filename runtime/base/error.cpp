@@ -1,9 +1,9 @@
 #include "runtime/base/error.hpp"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <utility>
-
-#include <fmt/format.h>
 
 namespace troupe {
 namespace {

@@ -15,11 +15,16 @@ std::atomic<Level> current_level{Level::kInfo};
 
 spdlog::level::level_enum to_spdlog(Level level) {
   switch (level) {
-    case Level::kDebug: return spdlog::level::debug;
-    case Level::kInfo: return spdlog::level::info;
-    case Level::kWarn: return spdlog::level::warn;
-    case Level::kError: return spdlog::level::err;
-    case Level::kOff: return spdlog::level::off;
+    case Level::kDebug:
+      return spdlog::level::debug;
+    case Level::kInfo:
+      return spdlog::level::info;
+    case Level::kWarn:
+      return spdlog::level::warn;
+    case Level::kError:
+      return spdlog::level::err;
+    case Level::kOff:
+      return spdlog::level::off;
   }
   return spdlog::level::info;
 }
@@ -39,6 +44,8 @@ void set_up(Level level, const std::string& file) {
 
 Level level() { return current_level.load(std::memory_order_relaxed); }
 
-void write(Level level, std::string_view line) { spdlog::default_logger_raw()->log(to_spdlog(level), line); }
+void write(Level level, std::string_view line) {
+  spdlog::default_logger_raw()->log(to_spdlog(level), line);
+}
 
 }  // namespace troupe::log

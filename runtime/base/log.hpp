@@ -27,11 +27,13 @@ void debug(fmt::format_string<Args...> format, Args&&... args) {
 }
 template <class... Args>
 void info(fmt::format_string<Args...> format, Args&&... args) {
-  if (level() <= Level::kInfo) write(Level::kInfo, fmt::format(format, std::forward<Args>(args)...));
+  if (level() <= Level::kInfo)
+    write(Level::kInfo, fmt::format(format, std::forward<Args>(args)...));
 }
 template <class... Args>
 void warn(fmt::format_string<Args...> format, Args&&... args) {
-  if (level() <= Level::kWarn) write(Level::kWarn, fmt::format(format, std::forward<Args>(args)...));
+  if (level() <= Level::kWarn)
+    write(Level::kWarn, fmt::format(format, std::forward<Args>(args)...));
 }
 template <class... Args>
 void error(fmt::format_string<Args...> format, Args&&... args) {

@@ -39,16 +39,15 @@ template <class... Args>
 #define TROUPE_CONCAT(a, b) TROUPE_CONCAT_INNER(a, b)
 
 /// `TROUPE_TRY(auto batch, load(path));` declares `batch`, or returns the error to the caller.
-#define TROUPE_TRY(declaration, ...)                                                    \
-  auto TROUPE_CONCAT(troupe_try_, __LINE__) = (__VA_ARGS__);                            \
-  if (!TROUPE_CONCAT(troupe_try_, __LINE__))                                            \
-    return ::troupe::fail(std::move(TROUPE_CONCAT(troupe_try_, __LINE__)).error());     \
+#define TROUPE_TRY(declaration, ...)                                                \
+  auto TROUPE_CONCAT(troupe_try_, __LINE__) = (__VA_ARGS__);                        \
+  if (!TROUPE_CONCAT(troupe_try_, __LINE__))                                        \
+    return ::troupe::fail(std::move(TROUPE_CONCAT(troupe_try_, __LINE__)).error()); \
   declaration = std::move(*TROUPE_CONCAT(troupe_try_, __LINE__))
 
 /// For `result<void>`: returns the error to the caller, otherwise goes on.
-#define TROUPE_TRY_VOID(...)                                            \
-  do {                                                                  \
-    auto troupe_try_void = (__VA_ARGS__);                               \
-    if (!troupe_try_void)                                               \
-      return ::troupe::fail(std::move(troupe_try_void).error());        \
+#define TROUPE_TRY_VOID(...)                                                         \
+  do {                                                                               \
+    auto troupe_try_void = (__VA_ARGS__);                                            \
+    if (!troupe_try_void) return ::troupe::fail(std::move(troupe_try_void).error()); \
   } while (false)

@@ -40,10 +40,10 @@ class Rng {
  public:
   explicit Rng(std::uint64_t seed, std::uint64_t position = 0) : seed_(seed), position_(position) {}
 
-  std::uint64_t next();                       ///< 64 random bits
-  double uniform();                           ///< [0, 1)
-  std::uint64_t below(std::uint64_t bound);   ///< unbiased in [0, bound); bound > 0
-  double normal();                            ///< mean 0, variance 1 (Box–Muller, one per call)
+  std::uint64_t next();                         ///< 64 random bits
+  double uniform();                             ///< [0, 1)
+  std::uint64_t below(std::uint64_t bound);     ///< unbiased in [0, bound); bound > 0
+  double normal();                              ///< mean 0, variance 1 (Box–Muller, one per call)
   void shuffle(std::span<std::int64_t> items);  ///< Fisher–Yates
   std::vector<std::int64_t> permutation(std::int64_t count);
 

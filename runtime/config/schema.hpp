@@ -3,7 +3,7 @@
 // What a configuration may contain: one declaration per key with type, default, doc line and
 // checks, and rules that look at several keys.
 //
-// A program declares its schema once in code (see apps/troupe/train_schema.hpp) and hands it to
+// A program declares its schema once in code (see apps/training/train_schema.hpp) and hands it to
 // `Config`.
 // **Threads:** built by one thread, then read-only.
 // **Invariants:** keys are dotted paths; no key is also a section; a default passes its own
