@@ -20,9 +20,10 @@
 // kCancelled, also when an engine is stuck: its thread is then left behind with a warning.
 // A call that is cancelled before any rank began it runs on none; after that it runs on all.
 // **Cost:** parts are split once, ranks share them, and payload columns are not copied. A call goes
-// straight into the engines' queues and the shells only observe: through the shells each rank
-// costs one more wake-up, measured by bench/dispatch on 2 cores (p50 of call and gather):
-// direct 33 µs at 8 ranks and 231 µs at 64; through shells 90 and 640 µs.
+// straight into the engines' queues and the shells only observe: through the shells it costs one
+// actor message per rank more and gives nothing, since a shell must never hold a call back. p50 of
+// call and gather, bench/dispatch on 2 cores: waking bare threads 29 µs at 8 ranks and 232 µs at
+// 64, direct 36 and 268, through the shells 49 and 334.
 
 #include "runtime/group/dispatch.hpp"
 #include "runtime/group/group_core.hpp"

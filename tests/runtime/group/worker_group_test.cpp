@@ -5,6 +5,7 @@
 #include "runtime/group/worker_group.hpp"
 
 #include "runtime/base/check.hpp"
+#include "runtime/base/log.hpp"
 #include "runtime/comm/collective.hpp"
 #include "runtime/group/call_trace.hpp"
 #include "runtime/task/executor.hpp"
@@ -15,6 +16,8 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdio>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -395,6 +398,29 @@ TEST_F(Group, StatusAnswersWhileEnginesAreBusyOrStuck) {
   door->open = true;
   EXPECT_TRUE(running.wait());
   EXPECT_EQ(group.status().value()[0].calls_done, 1);
+}
+
+TEST_F(Group, AMethodWithoutProgressIsLoggedOnce) {
+  const std::string file = testing::TempDir() + "troupe_stuck.log";
+  std::remove(file.c_str());
+  log::set_up(log::Level::kWarn, file);
+  {
+    GroupOptions wanted = options(1);
+    wanted.heartbeat = 5ms;
+    wanted.stuck_after = 30ms;
+    auto group = create(wanted).value();
+    auto running = group.call<&Actor::wait_at_door>(1);
+    std::this_thread::sleep_for(200ms);
+    door->open = true;
+    EXPECT_TRUE(running.wait());
+  }
+  log::set_up(log::Level::kInfo);
+  std::ifstream lines(file);
+  int said = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find("policy: no progress: rank 0: wait_at_door") != std::string::npos) ++said;
+  }
+  EXPECT_EQ(said, 1);
 }
 
 TEST_F(Group, KillingARankEndsCallsAndNamesTheCause) {
