@@ -244,4 +244,13 @@ result<Batch> Batch::resolve(Names names, PullMeter* meter) const {
   return resolved;
 }
 
+result<Batch> Batch::to(std::string_view device, PullMeter* meter) const {
+  if (device != "cpu")
+    return fail(ErrorCode::kUnsupported, "batch: device '{}', this build keeps batches on 'cpu'",
+                device);
+  TROUPE_TRY(Batch here, resolve(meter));
+  for (auto& [name, column] : here.columns_) column = column.compact();
+  return here;
+}
+
 }  // namespace troupe::runtime

@@ -144,6 +144,10 @@ class Batch {
   result<Batch> resolve(PullMeter* meter = nullptr) const;
   result<Batch> resolve(Names names, PullMeter* meter = nullptr) const;
 
+  /// The same batch in storage of its own on `device`: pulls what is elsewhere and keeps no larger
+  /// block alive. kUnsupported names any device but `cpu`: this build keeps batches in host memory.
+  result<Batch> to(std::string_view device, PullMeter* meter = nullptr) const;
+
   /// Cap'n Proto header and raw aligned column bytes; references must be resolved before.
   result<std::vector<std::byte>> to_bytes() const;
   static result<Batch> from_bytes(std::span<const std::byte> bytes,

@@ -294,6 +294,24 @@ TEST(ColumnRef, StoreServesManyThreadsAtOnce) {
   EXPECT_EQ(store.columns_held(), 0);
 }
 
+TEST(ColumnRef, MovesABatchToTheHostInStorageOfItsOwnAndRefusesOtherDevices) {
+  ColumnStore store(rank(0));
+  Batch batch;
+  ASSERT_TRUE(batch.set("x", Column::dense<float>(std::vector<float>(100, 3.0F))).has_value());
+  const Batch slice = *store.put(batch)->slice(10, 5);
+  PullMeter meter;
+  const result<Batch> here = slice.to("cpu", &meter);
+  ASSERT_TRUE(here.has_value()) << here.error().to_string();
+  EXPECT_FALSE(here->has_references());
+  EXPECT_EQ(here->column("x").values<float>(), std::vector<float>(5, 3.0F));
+  EXPECT_EQ(meter.bytes(), 5 * 4);
+  EXPECT_EQ(held_bytes(*here).payload, 5 * 4);
+  const result<Batch> elsewhere = slice.to("cuda:0");
+  ASSERT_FALSE(elsewhere.has_value());
+  EXPECT_EQ(elsewhere.error().code, ErrorCode::kUnsupported);
+  EXPECT_NE(elsewhere.error().message.find("cuda:0"), std::string::npos);
+}
+
 TEST(ColumnRef, RevokeRacingWithReadersNeverHangsOrCrashes) {
   for (int round = 0; round < 20; ++round) {
     ColumnStore store(rank(0));
