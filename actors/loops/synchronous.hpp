@@ -15,6 +15,7 @@
 #include "actors/loops/step_report.hpp"
 #include "runtime/base/rng.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -72,6 +73,14 @@ runtime::task<StepReport> synchronous_step(Cast<W>& cast, runtime::Batch prompts
   runtime::value_or_throw(batch.merge(advantages));
   runtime::Metrics lengths = runtime::value_or_throw(length_metrics(batch, cast.meter));
   timer.add("adv", advantage_begin);
+  // What this step made the controller hold to know where columns are; the data set's own tables,
+  // which `prompts` shares with every step, were there before.
+  const std::int64_t held =
+      runtime::held_bytes(batch).metadata - runtime::held_bytes(prompts).metadata;
+  report.metrics.add(
+      "perf/controller_metadata_bytes_per_row",
+      static_cast<double>(held) / static_cast<double>(std::max<std::int64_t>(batch.rows(), 1)),
+      runtime::Reduction::kLast);
 
   if (cast.critic != nullptr) {
     runtime::Metrics learned = co_await timer.timed("update_critic", cast.critic->update(batch));
