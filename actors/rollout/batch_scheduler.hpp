@@ -9,8 +9,10 @@
 // **Ownership:** borrows groups and the pool; the caller keeps a group alive until `take_retired`
 // hands it back.
 // **Threads:** one thread.
-// **Invariants:** a step is empty only when nothing is queued; the oldest sequence always advances
-// (so none starves), given that each fits the pool alone (the caller's check at submission).
+// **Invariants:** a step is empty only when nothing is queued or all that is queued is paused; in
+// every step the oldest running sequence, or an older queued one, advances, and a queued group is
+// never overtaken by one that has not begun: so none starves, given that each sequence fits the
+// pool alone (the caller's check at submission).
 // **Cost:** O(running + admitted) per step; abort O(1) plus its blocks.
 
 #include "actors/rollout/block_pool.hpp"
