@@ -1,11 +1,13 @@
-// What the rollout engine gains by batching and by sharing prompts, one thread, f32, random weights.
+// What the rollout engine gains by batching and by sharing prompts, one thread, f32, random
+// weights.
 //
-// 1. Continuous batching: 32 sequences of 8 to 40 tokens at the SmolLM2-135M shape, all submitted at
-//    once, against the same requests one at a time. Bar: 3×.
-// 2. One prefill per group, G = 8, prompts as long as answers: the prefill part, i.e. the time until
-//    every sample has its first two tokens (prefill, fork, one decode step), with one prefill per
-//    group against one per sample. Bar: 3×. The gain over whole runs is printed beside it; it cannot
-//    exceed (8P + 8A) / (P + 8A) = 1.8 for P = A unless a prompt token costs more than an answer's.
+// 1. Continuous batching: 32 sequences of 8 to 40 tokens at the SmolLM2-135M shape, all submitted
+//    at once, against the same requests one at a time. Bar: 3×.
+// 2. One prefill per group, G = 8, prompts as long as answers: the prefill part, i.e. the time
+//    until every sample has its first two tokens (prefill, fork, one decode step), with one prefill
+//    per group against one per sample. Bar: 3×. The gain over whole runs is printed beside it; it
+//    cannot exceed (8P + 8A) / (P + 8A) = 1.8 for P = A unless a prompt token costs more than an
+//    answer's.
 // 3. Tokens per second of processor time of two small models, for information: stories260K's shape,
 //    and a 1M-parameter shape as in `./run` (groups of 8, prompts 20, answers 16).
 // `--check` fails when a bar is missed.

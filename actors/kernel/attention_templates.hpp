@@ -5,7 +5,8 @@
 //
 // For each (query, head): scores over keys in ascending order, one fma chain over D each; maximum;
 // exp; sum in 16 fixed lanes; then the values weighted in ascending key order, one chain per output
-// element (two or four fixed ones for short heads). Nothing depends on which other queries run in the call.
+// element (two or four fixed ones for short heads). Nothing depends on which other queries run in
+// the call.
 // **Threads:** pure; scratch belongs to the caller.
 
 #include "actors/kernel/row_templates.hpp"
@@ -52,8 +53,8 @@ void score_rows(const AttentionCall& call, std::int64_t row_count, const float* 
   }
 }
 
-/// Chains per output element: short heads have too few elements to hide the latency of one chain, so
-/// key j goes to chain j mod C, and the chains are folded at the end. Depends on D alone.
+/// Chains per output element: short heads have too few elements to hide the latency of one chain,
+/// so key j goes to chain j mod C, and the chains are folded at the end. Depends on D alone.
 constexpr std::int64_t chains_for_width(std::int64_t width) {
   return width == kLanes ? 4 : width == 2 * kLanes ? 2 : 1;
 }

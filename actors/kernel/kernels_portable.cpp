@@ -86,7 +86,7 @@ struct Lanes {
 
 const KernelTable& portable_kernels() {
   static constexpr KernelTable kTable{
-      KernelPath::kPortable, &gemm<Lanes>, &attention<Lanes>, &rms_norm<Lanes>,    &head_norm<Lanes>,
+      KernelPath::kPortable, &gemm<Lanes>, &attention<Lanes>, &rms_norm<Lanes>, &head_norm<Lanes>,
       &rope<Lanes>, &silu_mul<Lanes>, &exp_weights<Lanes>, &exp_row<Lanes>};
   return kTable;
 }

@@ -3,8 +3,8 @@
 // Row kernels over a type `L` of 16 float lanes: RMSNorm, silu·mul, exp.
 //
 // **Threads:** pure.
-// **Invariants:** sums run in 16 lanes (element j in lane j mod 16) folded in one fixed tree; exp is
-// one polynomial for every path, so all bits agree.
+// **Invariants:** sums run in 16 lanes (element j in lane j mod 16) folded in one fixed tree; exp
+// is one polynomial for every path, so all bits agree.
 
 #include "actors/kernel/kernel_table.hpp"
 

@@ -251,7 +251,8 @@ void BatchScheduler::check_invariants() const {
   for (const auto& [arrival, group] : waiting_) {
     const auto waits = std::ranges::count_if(
         group->members, [](const auto& m) { return m->state == SequenceState::kWaiting; });
-    TROUPE_CHECK(waits == group->waiting && waits > 0, "scheduler: group {} has {} waiting, counted {}",
+    TROUPE_CHECK(waits == group->waiting && waits > 0,
+                 "scheduler: group {} has {} waiting, counted {}",
                  arrival, waits, group->waiting);
   }
 }

@@ -27,10 +27,14 @@ run_step("install" ${CMAKE_COMMAND} --install ${TROUPE_BINARY_DIR} --prefix ${pr
 if(WITH_TORCH)
   run_step("install torch part" ${CMAKE_COMMAND} --install ${TROUPE_BINARY_DIR} --prefix ${prefix}
     --component development_torch)
+  run_step("install programs" ${CMAKE_COMMAND} --install ${TROUPE_BINARY_DIR} --prefix ${prefix}
+    --component programs)
 endif()
 
 file(GLOB examples ${TROUPE_SOURCE_DIR}/apps/examples/*/CMakeLists.txt)
-if(WITH_TORCH)
+if(NOT WITH_TORCH)
+  list(FILTER examples EXCLUDE REGEX "/custom_training/")
+else()
   list(APPEND examples ${TROUPE_SOURCE_DIR}/tests/package/torch_component/CMakeLists.txt)
 endif()
 if(NOT examples)

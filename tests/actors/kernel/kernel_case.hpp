@@ -1,6 +1,7 @@
 #pragma once
 
 // Shared by the kernel tests: random rows, the paths of this machine, comparison of bits.
+// **Threads:** one test, one thread.
 
 #include "actors/kernel/aligned_buffer.hpp"
 #include "actors/kernel/kernel_table.hpp"

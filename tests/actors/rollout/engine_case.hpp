@@ -2,6 +2,7 @@
 
 // Shared by the engine tests: small random models of every switch, random requests, and comparison
 // of results by bits.
+// **Threads:** one test, one thread.
 
 #include "actors/model/model_config.hpp"
 #include "actors/model/weight_set.hpp"
