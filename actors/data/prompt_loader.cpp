@@ -186,4 +186,11 @@ std::int64_t PromptLoader::batches_per_epoch() const {
   return (rows() + extra) / options_.batch_size;
 }
 
+std::int64_t PromptLoader::longest_prompt() const {
+  std::int64_t longest = 0;
+  for (const std::int64_t length : kept_.column(column::kPrompts).row_lengths())
+    longest = std::max(longest, length);
+  return longest;
+}
+
 }  // namespace troupe::actors

@@ -102,6 +102,7 @@ class PromptLoader {
   std::int64_t rows_filtered() const { return dataset_.size() - rows(); }
   std::int64_t rows_truncated() const { return rows_truncated_; }
   std::int64_t batches_per_epoch() const;
+  std::int64_t longest_prompt() const;  ///< tokens, after truncation
   const Dataset& dataset() const { return dataset_; }
 
  private:

@@ -2,7 +2,9 @@
 
 #include "actors/data/prompt_loader.hpp"
 #include "actors/loops/columns.hpp"
+#include "runtime/base/log.hpp"
 
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -73,6 +75,25 @@ result<Batch> batch_of(std::vector<GeneratedSequence> sequences) {
   return out;
 }
 
+/// A sequence that failed never trains; when all did, there is nothing to go on with.
+result<void> check_failures(std::span<const GeneratedSequence> sequences, RankId rank) {
+  std::size_t failed = 0;
+  const Error* first = nullptr;
+  for (const GeneratedSequence& sequence : sequences) {
+    if (sequence.reason != StopReason::kFailed) continue;
+    ++failed;
+    if (first == nullptr && sequence.error) first = &*sequence.error;
+  }
+  if (failed == 0) return {};
+  const std::string cause = first == nullptr ? "unknown" : first->message;
+  if (failed == sequences.size())
+    return fail(ErrorCode::kAborted, "rollout: all {} sequences failed, the first: {}", failed,
+                cause);
+  log::warn("rollout rank {}: {} of {} sequences failed, the first: {}", rank.value, failed,
+            sequences.size(), cause);
+  return {};
+}
+
 void add_stats(const RolloutStats& stats, Metrics& metrics) {
   const auto add = [&](std::string_view name, std::int64_t value) {
     metrics.add(name, static_cast<double>(value), Reduction::kSum);
@@ -114,6 +135,7 @@ result<Batch> RolloutWorker::generate(const Batch& prompts, const SamplingOption
   engine_->reset_stats();
   TROUPE_TRY(std::vector<GeneratedSequence> sequences,
              engine_->generate(std::move(requests), context_.deadline()));
+  TROUPE_TRY_VOID(check_failures(sequences, context_.rank()));
   TROUPE_TRY(Batch out, batch_of(std::move(sequences)));
   add_stats(engine_->stats(), out.metrics());
   return out;

@@ -38,7 +38,8 @@ class RolloutWorker {
 
   /// Prompt columns (`prompts`, `prompt_ids`, `group`, `sample_index`) → `responses`,
   /// `response_mask`, `rollout_log_probs`, `weight_versions`, `stop_reason`, with metrics
-  /// `rollout/*`. A sequence that fails (NaN logits) has mask 0 and is counted; it never trains.
+  /// `rollout/*`. A sequence that fails (NaN logits) has mask 0, is counted
+  /// and never trains; kAborted with the first cause when all of them fail.
   result<runtime::Batch> generate(const runtime::Batch& prompts, const SamplingOptions& sampling);
 
   /// Packs the tensors of a publication; the handle's rank must not update meanwhile.

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <utility>
 
@@ -41,6 +42,18 @@ result<ChatTemplate> chat_template(const Tokenizer& tokenizer, const std::string
   return ChatTemplate::pick(tokenizer);
 }
 
+/// Weights that are not numbers would only show as samples that all fail.
+result<void> check_finite(const std::filesystem::path& folder, const actors::WeightSet& weights) {
+  for (const actors::NamedTensor& tensor : weights.tensors()) {
+    for (std::size_t i = 0; i < tensor.data.size(); ++i) {
+      if (!std::isfinite(tensor.data[i]))
+        return fail(ErrorCode::kCorrupt, "{}: tensor {}: element {} is {}, wanted a finite number",
+                    folder.string(), tensor.name, i, tensor.data[i]);
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 ModelBundle::ModelBundle(std::filesystem::path folder, std::filesystem::path tokenizer_folder,
@@ -65,6 +78,7 @@ result<std::unique_ptr<ModelBundle>> ModelBundle::open(const std::filesystem::pa
                                          ? actors::random_weights(config, options.seed)
                                          : actors::load_hf_weights(folder, config);
   TROUPE_TRY(actors::WeightSet weights, std::move(loaded));
+  TROUPE_TRY_VOID(check_finite(folder, weights));
   std::unique_ptr<ModelBundle> bundle(new ModelBundle(folder, tokenizer_folder, std::move(config),
                                                       std::move(weights), std::move(tokenizer)));
   TROUPE_TRY(ChatTemplate chat, chat_template(bundle->tokenizer_, options.chat_template));
@@ -76,6 +90,9 @@ result<std::unique_ptr<ModelBundle>> ModelBundle::open(const std::filesystem::pa
   if (const auto eos = bundle->tokenizer_.eos_id()) stops.push_back(*eos);
   std::vector<std::int32_t> unique;
   for (const std::int32_t id : stops) {
+    if (id < 0 || id >= bundle->config_.vocab_size)
+      return fail(ErrorCode::kConflict, "{}: stop id {} is not below vocab_size {}",
+                  folder.string(), id, bundle->config_.vocab_size);
     if (std::find(unique.begin(), unique.end(), id) == unique.end()) unique.push_back(id);
   }
   stops = std::move(unique);

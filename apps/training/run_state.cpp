@@ -7,7 +7,9 @@ namespace troupe::apps {
 using nlohmann::json;
 
 std::string RunState::to_json() const {
-  return json{{"step", step},
+  return json{{"command", command},
+              {"data_rows", data_rows},
+              {"step", step},
               {"cursor", json::parse(cursor.to_json())},
               {"kl_coefficient", kl_coefficient},
               {"weight_version", weight_version.value},
@@ -28,6 +30,12 @@ result<RunState> RunState::from_json(std::string_view text) {
     target = found->get<std::int64_t>();
     return {};
   };
+  const auto command = fields.find("command");
+  if (command == fields.end() || !command->is_string())
+    return fail(ErrorCode::kCorrupt, "run state: command: wanted a text, found {}",
+                command == fields.end() ? "nothing" : command->dump());
+  state.command = command->get<std::string>();
+  TROUPE_TRY_VOID(integer("data_rows", state.data_rows));
   TROUPE_TRY_VOID(integer("step", state.step));
   TROUPE_TRY_VOID(integer("weight_version", state.weight_version.value));
   TROUPE_TRY_VOID(integer("actor_updates", state.actor_updates));

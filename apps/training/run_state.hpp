@@ -18,7 +18,9 @@
 namespace troupe::apps {
 
 struct RunState {
-  std::int64_t step = 0;  ///< steps done
+  std::string command;         ///< `train` or `sft`: whose state this is
+  std::int64_t data_rows = 0;  ///< rows that the cursor walks over
+  std::int64_t step = 0;       ///< steps done
   actors::DataCursor cursor;
   double kl_coefficient = 0;
   WeightVersion weight_version{0};

@@ -2,6 +2,7 @@
 
 #include "actors/roles/batch_pack.hpp"
 #include "actors/roles/policy_worker.hpp"
+#include "apps/training/run_lock.hpp"
 #include "apps/training/run_state.hpp"
 #include "apps/training/supervised_rows.hpp"
 #include "apps/training/train_inputs.hpp"
@@ -12,6 +13,7 @@
 #include "runtime/task/executor.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <numeric>
 #include <utility>
@@ -50,6 +52,9 @@ result<SftInputs> open_sft_inputs(const Config& config) {
              actors::truncation_from_name(config.get<std::string>("sft.truncation")));
   options.loss_on_prompt = config.get<bool>("sft.loss_on_prompt");
   TROUPE_TRY(inputs.train, SupervisedRows::load(files, *inputs.model, options));
+  if (config.get<std::int64_t>("sft.max_token_len_per_gpu") < inputs.train.longest())
+    return config.refuse("sft.max_token_len_per_gpu", "is below the longest row, {} tokens",
+                         inputs.train.longest());
   const auto held_out = config.get<std::vector<std::string>>("sft.val_files");
   if (!held_out.empty()) {
     TROUPE_TRY(inputs.validation, SupervisedRows::load(held_out, *inputs.model, options));
@@ -131,6 +136,8 @@ task<void> FineTuner::save() {
   const actors::CheckpointTarget target{&writer, "actor"};  // named: see local_world.cpp
   co_await group_->call<&PolicyWorker::save>(target);
   value_or_throw(writer.add_state("trainer", state_.to_json()));
+  const std::string yaml = config_.to_yaml();
+  value_or_throw(writer.add_blob("config.yaml", std::as_bytes(std::span(yaml))));
   value_or_throw(writer.commit());
 }
 
@@ -157,6 +164,12 @@ task<void> FineTuner::one_step() {
   state_.step += 1;
   state_.cursor.epoch = state_.step / steps_per_epoch();
   summary_.last_loss = metrics.value("train/loss");
+  if (!std::isfinite(summary_.last_loss.value_or(0)))
+    throw runtime::Failure(Error{
+        .code = ErrorCode::kAborted,
+        .message = fmt::format("sft: the loss of step {} is {}", state_.step, *summary_.last_loss),
+        .origin = {},
+        .causes = {}});
   metrics.add("training/epoch", static_cast<double>(epoch), Reduction::kLast);
   metrics.add("timing_s/step", seconds(clock_.now() - begin), Reduction::kLast);
   if (due("sft.test_freq")) co_await validate(metrics);
@@ -173,9 +186,13 @@ task<void> FineTuner::one_step() {
 
 task<void> FineTuner::main(std::optional<Checkpoint> checkpoint) {
   state_.cursor.seed = data_seed(config_);
+  state_.command = "sft";
+  state_.data_rows = inputs_.train.size();
   if (checkpoint) {
     const std::string text = value_or_throw(checkpoint->state("trainer"));
     state_ = value_or_throw(RunState::from_json(text));
+    value_or_throw(check_resumed(state_, "sft", inputs_.train.size(), *checkpoint));
+    warn_of_changes(config_, *checkpoint);
     const actors::CheckpointSource source{&*checkpoint, "actor"};
     co_await group_->call<&PolicyWorker::load>(source);
     progress_.say(
@@ -184,6 +201,7 @@ task<void> FineTuner::main(std::optional<Checkpoint> checkpoint) {
   writer_.emplace(value_or_throw(
       runtime::MetricsWriter::open((folder_ / "metrics.jsonl").string(),
                                    checkpoint ? std::optional(state_.step) : std::nullopt)));
+  value_or_throw(runtime::write_text_file((folder_ / "config.yaml").string(), config_.to_yaml()));
   while (state_.step < steps_total_ && !(stop_ != nullptr && stop_->load())) co_await one_step();
   summary_.last_step = state_.step;
   summary_.stopped = state_.step < steps_total_;
@@ -191,12 +209,9 @@ task<void> FineTuner::main(std::optional<Checkpoint> checkpoint) {
 }
 
 result<SftSummary> FineTuner::run() {
+  TROUPE_TRY(const RunLock lock, RunLock::take(folder_));
   TROUPE_TRY(auto checkpoint, checkpoint_to_resume(config_, folder_.string()));
-  std::error_code failure;
-  std::filesystem::create_directories(folder_, failure);
-  if (failure) return fail(ErrorCode::kIo, "{}: {}", folder_.string(), failure.message());
   summary_.run_folder = folder_;
-  TROUPE_TRY_VOID(runtime::write_text_file((folder_ / "config.yaml").string(), config_.to_yaml()));
   actors::TrainWorkerOptions worker;
   worker.model = inputs_.model->config();
   worker.weights = inputs_.model->weights().tensors();

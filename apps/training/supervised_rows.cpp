@@ -45,6 +45,12 @@ result<SupervisedRows> SupervisedRows::load(std::span<const std::string> files,
   return loaded;
 }
 
+std::int64_t SupervisedRows::longest() const {
+  std::size_t longest = 0;
+  for (const Row& row : rows_) longest = std::max(longest, row.prompt.size() + row.response.size());
+  return static_cast<std::int64_t>(longest);
+}
+
 Batch SupervisedRows::batch(std::span<const std::int64_t> order, std::int64_t first,
                             std::int64_t count) const {
   std::vector<std::vector<std::int32_t>> prompts;

@@ -32,6 +32,7 @@ class SupervisedRows {
                                      SupervisedOptions options);
 
   std::int64_t size() const { return static_cast<std::int64_t>(rows_.size()); }
+  std::int64_t longest() const;  ///< tokens of prompt and response together
   /// `prompts`, `responses` of the rows at `order[first …]`, at most `count`.
   runtime::Batch batch(std::span<const std::int64_t> order, std::int64_t first,
                        std::int64_t count) const;

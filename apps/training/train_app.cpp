@@ -3,6 +3,7 @@
 #include "actors/loops/synchronous.hpp"
 #include "actors/loops/validation.hpp"
 #include "actors/train/train_engine.hpp"
+#include "apps/training/run_lock.hpp"
 #include "apps/training/run_state.hpp"
 #include "apps/training/trace_calls.hpp"
 #include "apps/training/train_inputs.hpp"
@@ -90,6 +91,8 @@ bool Trainer::due(const char* key) const {
 task<void> Trainer::resume(const Checkpoint& checkpoint) {
   const std::string text = value_or_throw(checkpoint.state("trainer"));
   state_ = value_or_throw(RunState::from_json(text));
+  value_or_throw(check_resumed(state_, "train", inputs_.train->rows(), checkpoint));
+  warn_of_changes(config_, checkpoint);
   co_await world_->load(checkpoint);
   actors::KlController controller = advantage_.kl_controller();
   controller.beta = state_.kl_coefficient;
@@ -172,6 +175,8 @@ task<void> Trainer::one_step() {
   if (world_->critic() != nullptr) state_.critic_updates = world_->critic()->updates();
 
   Metrics& metrics = report.metrics;
+  if (metrics.value("actor/step_skipped").value_or(0) > 0)
+    log::warn("step {}: the policy's gradient was not finite, the update was skipped", step);
   const double devices = config_.get<int>("trainer.n_gpus_per_node");
   const double rows = static_cast<double>(prompts.batch.rows() * cast_->group_size);
   metrics.add("training/global_step", static_cast<double>(step), Reduction::kLast);
@@ -195,19 +200,22 @@ task<void> Trainer::main(std::optional<Checkpoint> checkpoint) {
   } else {
     state_.cursor.seed = data_seed(config_);
     state_.kl_coefficient = advantage_.kl_controller().beta;
+    state_.command = "train";
+    state_.data_rows = inputs_.train->rows();
   }
   const std::optional<std::int64_t> resumed =
       checkpoint ? std::optional(state_.step) : std::nullopt;
   writer_.emplace(
       value_or_throw(runtime::MetricsWriter::open(file("metrics.jsonl").string(), resumed)));
+  value_or_throw(runtime::write_text_file(file("config.yaml").string(), config_.to_yaml()));
   summary_.first_step = state_.step + 1;
   co_await world_->weights().publish_present();
   const bool only = config_.get<bool>("trainer.val_only");
-  if (!checkpoint && (only || config_.get<bool>("trainer.val_before_train"))) {
+  if (only || (!checkpoint && config_.get<bool>("trainer.val_before_train"))) {
     StepReport first{.step = 0, .metrics = {}};
     calls_.set_step(0);
     co_await validate(first.metrics);
-    this->report(first);
+    if (!checkpoint) this->report(first);  // a resumed run's file has this row already
   }
   while (!only && state_.step < steps_total_ && !stopping()) co_await one_step();
   summary_.last_step = state_.step;
@@ -217,10 +225,8 @@ task<void> Trainer::main(std::optional<Checkpoint> checkpoint) {
 
 result<TrainSummary> Trainer::run(const TrainingRegistries& registries,
                                   const actors::LocalWorldOptions& options) {
+  TROUPE_TRY(const RunLock lock, RunLock::take(folder_));
   TROUPE_TRY(auto checkpoint, checkpoint_to_resume(config_, folder_));
-  std::error_code failure;
-  std::filesystem::create_directories(folder_, failure);
-  if (failure) return fail(ErrorCode::kIo, "{}: {}", folder_, failure.message());
   summary_.run_folder = folder_;
   if (checkpoint) summary_.checkpoint = checkpoint->folder();
 
@@ -241,7 +247,6 @@ result<TrainSummary> Trainer::run(const TrainingRegistries& registries,
       .group_size = config_.get<std::int64_t>("actor_rollout_ref.rollout.n"),
       .critic_warmup_steps = config_.get<std::int64_t>("trainer.critic_warmup"),
       .meter = &meter_});
-  TROUPE_TRY_VOID(runtime::write_text_file(file("config.yaml").string(), config_.to_yaml()));
   runtime::Executor executor(&clock_);
   auto done = executor.run(main(std::move(checkpoint)));
   progress_.finish();

@@ -1,10 +1,13 @@
 #include "apps/training/train_inputs.hpp"
 
+#include "actors/rollout/block_pool.hpp"
+#include "apps/training/train_schema.hpp"
 #include "runtime/base/log.hpp"
 
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 #include <vector>
 
@@ -24,6 +27,33 @@ result<std::unique_ptr<ModelBundle>> open_same_shape(const std::string& key,
     return fail(ErrorCode::kConflict, "{}: {}: vocab_size {}, the policy has {}", key, folder,
                 bundle->config().vocab_size, policy.config().vocab_size);
   return bundle;
+}
+
+/// The longest sequence that this data can give must fit every micro-batch and the KV cache.
+result<void> check_budgets(const Config& config, const TrainInputs& inputs) {
+  const std::int64_t longest =
+      inputs.train->longest_prompt() + config.get<std::int64_t>("data.max_response_length");
+  std::vector<std::string> keys{"actor_rollout_ref.actor.ppo_max_token_len_per_gpu",
+                                "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu"};
+  if (wants_reference(config))
+    keys.emplace_back("actor_rollout_ref.ref.log_prob_max_token_len_per_gpu");
+  if (wants_critic(config)) keys.emplace_back("critic.ppo_max_token_len_per_gpu");
+  for (const std::string& key : keys) {
+    if (config.get<std::int64_t>(key) < longest)
+      return config.refuse(key, "is below the longest prompt and response, {} + {} tokens",
+                           inputs.train->longest_prompt(),
+                           config.get<std::int64_t>("data.max_response_length"));
+  }
+  const std::string blocks = "actor_rollout_ref.rollout.kv_cache_blocks";
+  const std::int64_t wanted = (longest + actors::kBlockTokens - 1) / actors::kBlockTokens;
+  if (config.get<std::int64_t>(blocks) > 0 && config.get<std::int64_t>(blocks) < wanted)
+    return config.refuse(blocks, "holds less than the longest sequence, {} tokens in {} blocks",
+                         longest, wanted);
+  if (config.get<std::string>("algorithm.adv_estimator") == "gdpo")
+    return config.refuse("algorithm.adv_estimator",
+                         "gdpo needs separate reward components, which `troupe train` has not; "
+                         "call gdpo_advantage from a program of your own");
+  return {};
 }
 
 }  // namespace
@@ -48,7 +78,7 @@ result<actors::PromptLoader> open_prompts(const Config& config, const ModelBundl
   return actors::PromptLoader::create(
       std::move(dataset),
       [&model](std::span<const actors::Message> messages) { return model.encode_prompt(messages); },
-      loader_options(config, batch, training));
+      loader_options(config, batch, training, model.config().positions_max));
 }
 
 result<TrainInputs> open_inputs(const Config& config, const TrainingRegistries& registries) {
@@ -58,16 +88,16 @@ result<TrainInputs> open_inputs(const Config& config, const TrainingRegistries& 
   if (config.get<std::vector<std::string>>("data.train_files").empty())
     return config.refuse("data.train_files", "names no file");
   TROUPE_TRY(inputs.policy, ModelBundle::open(path, model_options(config)));
-  const auto longest = config.get<std::int64_t>("data.max_prompt_length") +
-                       config.get<std::int64_t>("data.max_response_length");
   if (config.get<std::int64_t>("data.max_response_length") >= inputs.policy->config().positions_max)
     return config.refuse("data.max_response_length", "leaves no room in {} positions of {}",
                          inputs.policy->config().positions_max, path);
-  if (longest > inputs.policy->config().positions_max)
-    log::warn(
-        "data: prompt + response may take {} tokens, the model has {} positions; prompts "
-        "that leave no room for a response are refused",
-        longest, inputs.policy->config().positions_max);
+  for (const bool validation : {false, true}) {
+    auto sampling = sampling_options(config, *inputs.policy, validation).check();
+    if (!sampling)
+      return fail(std::move(sampling).error().wrap(
+          ErrorCode::kConfig,
+          validation ? "actor_rollout_ref.rollout.val_kwargs" : "actor_rollout_ref.rollout"));
+  }
   const auto reference = config.get_optional<std::string>("actor_rollout_ref.ref.path");
   if (reference && wants_reference(config)) {
     TROUPE_TRY(inputs.reference,
@@ -81,15 +111,14 @@ result<TrainInputs> open_inputs(const Config& config, const TrainingRegistries& 
   if (!config.get<std::vector<std::string>>("data.val_files").empty()) {
     TROUPE_TRY(inputs.validation, open_prompts(config, *inputs.policy, registries.rewards, false));
   }
+  TROUPE_TRY_VOID(check_budgets(config, inputs));
   return inputs;
 }
 
 std::int64_t total_steps(const Config& config, const actors::PromptLoader& train) {
   const std::int64_t by_epochs =
       config.get<std::int64_t>("trainer.total_epochs") * train.batches_per_epoch();
-  return std::min(
-      config.get_optional<std::int64_t>("trainer.total_training_steps").value_or(by_epochs),
-      by_epochs);
+  return config.get_optional<std::int64_t>("trainer.total_training_steps").value_or(by_epochs);
 }
 
 result<actors::LocalWorldOptions> world_options(const Config& config, const TrainInputs& inputs,
@@ -141,11 +170,42 @@ result<actors::LocalWorldOptions> world_options(const Config& config, const Trai
 result<std::optional<Checkpoint>> checkpoint_to_resume(const Config& config,
                                                        const std::string& folder) {
   const auto mode = config.get<std::string>("trainer.resume_mode");
-  if (mode == "disable") return std::optional<Checkpoint>();
+  if (mode == "disable") {
+    if (std::filesystem::exists(std::filesystem::path(folder) / runtime::kMarkerFile))
+      return config.refuse("trainer.resume_mode",
+                           "{} holds checkpoints of an earlier run; choose another folder", folder);
+    return std::optional<Checkpoint>();
+  }
   if (mode == "auto") return Checkpoint::latest(folder);
   TROUPE_TRY(auto checkpoint,
              Checkpoint::open(*config.get_optional<std::string>("trainer.resume_from_path")));
   return std::optional<Checkpoint>(std::move(checkpoint));
+}
+
+result<void> check_resumed(const RunState& state, const std::string& command,
+                           std::int64_t data_rows, const Checkpoint& checkpoint) {
+  const std::string folder = checkpoint.folder().string();
+  if (state.command != command)
+    return fail(ErrorCode::kConflict, "{}: a checkpoint of troupe {}, not of troupe {}", folder,
+                state.command, command);
+  if (state.data_rows != data_rows)
+    return fail(ErrorCode::kConflict, "{}: trained on {} rows, the data now has {}", folder,
+                state.data_rows, data_rows);
+  return {};
+}
+
+void warn_of_changes(const Config& config, const Checkpoint& checkpoint) {
+  const auto blob = checkpoint.blob("config.yaml");
+  if (!blob) return;
+  const auto bytes = blob->bytes();
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const auto before = Config::parse(train_schema({}), text, "config.yaml of the checkpoint");
+  if (!before) return;  // written by a program with names of its own
+  for (const std::string& key : config.keys_below("")) {
+    if (!before->has(key) || before->value(key) == config.value(key)) continue;
+    log::warn("resume: {} is {}, was {} in {}", key, runtime::to_yaml_text(config.value(key)),
+              runtime::to_yaml_text(before->value(key)), checkpoint.folder().string());
+  }
 }
 
 }  // namespace troupe::apps

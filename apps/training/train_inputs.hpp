@@ -6,6 +6,7 @@
 // **Threads:** the calling thread.
 // **Invariants:** everything that configuration, models or data can have wrong is found here.
 
+#include "apps/training/run_state.hpp"
 #include "apps/training/train_settings.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
 
@@ -44,5 +45,12 @@ result<actors::LocalWorldOptions> world_options(const runtime::Config& config,
 /// The checkpoint to go on from (`trainer.resume_mode`), if there is one. `folder`: the run's.
 result<std::optional<runtime::Checkpoint>> checkpoint_to_resume(const runtime::Config& config,
                                                                 const std::string& folder);
+
+/// kConflict naming both sides when the checkpoint is another command's, or walks other data.
+result<void> check_resumed(const RunState& state, const std::string& command,
+                           std::int64_t data_rows, const runtime::Checkpoint& checkpoint);
+
+/// Warns of every key that has another value than in the checkpoint's configuration.
+void warn_of_changes(const runtime::Config& config, const runtime::Checkpoint& checkpoint);
 
 }  // namespace troupe::apps

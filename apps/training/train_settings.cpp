@@ -94,10 +94,12 @@ actors::DatasetOptions dataset_options(const Config& config, std::int64_t rows_w
 }
 
 actors::PromptLoaderOptions loader_options(const Config& config, std::int64_t batch_size,
-                                           bool training) {
+                                           bool training, std::int64_t positions) {
   actors::PromptLoaderOptions options;
   options.batch_size = batch_size;
-  options.prompt_tokens_max = config.get<std::int64_t>("data.max_prompt_length");
+  options.prompt_tokens_max =
+      std::min(config.get<std::int64_t>("data.max_prompt_length"),
+               positions - config.get<std::int64_t>("data.max_response_length"));
   options.shuffle = training && config.get<bool>("data.shuffle");
   options.drop_last = training;
   options.filter_overlong = config.get<bool>("data.filter_overlong_prompts");
@@ -162,6 +164,10 @@ result<actors::TrainEngineOptions> train_engine_options(const Config& config,
   optimizer.warmup_steps = config.get<std::int64_t>(at + "lr_warmup_steps");
   optimizer.total_steps =
       config.get_optional<std::int64_t>(at + "total_training_steps").value_or(steps_total);
+  if (optimizer.schedule != actors::LrSchedule::kConstant &&
+      optimizer.warmup_steps >= optimizer.total_steps)
+    return config.refuse(at + "lr_warmup_steps", "is not below the {} optimizer steps of the run",
+                         optimizer.total_steps);
   optimizer.lr_min_ratio = config.get<double>(at + "min_lr_ratio");
   engine.micro_batch_tokens_max = config.get<std::int64_t>(
       section + (section == "sft" ? ".max_token_len_per_gpu" : ".ppo_max_token_len_per_gpu"));

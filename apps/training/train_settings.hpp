@@ -40,8 +40,9 @@ bool wants_reference(const runtime::Config& config);
 ModelOptions model_options(const runtime::Config& config);
 
 actors::DatasetOptions dataset_options(const runtime::Config& config, std::int64_t rows_wanted);
+/// `positions` of the model bound a prompt too: a response must fit behind it.
 actors::PromptLoaderOptions loader_options(const runtime::Config& config, std::int64_t batch_size,
-                                           bool training);
+                                           bool training, std::int64_t positions);
 
 /// Sampling of training (`rollout.*`) or validation (`rollout.val_kwargs.*`) responses.
 actors::SamplingOptions sampling_options(const runtime::Config& config, const ModelBundle& model,

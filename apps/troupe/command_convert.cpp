@@ -19,6 +19,9 @@ struct ConvertOptions {
 /// The policy's weights of a checkpoint as a Hugging Face folder; shape and tokenizer come from the
 /// model folder that the run started from.
 result<void> convert(const ConvertOptions& options) {
+  if (!std::filesystem::exists(std::filesystem::path(options.checkpoint) / runtime::kIndexFile))
+    return fail(ErrorCode::kNotFound, "{}: no {} there, wanted a global_step_N folder",
+                options.checkpoint, runtime::kIndexFile);
   TROUPE_TRY(const auto checkpoint, runtime::Checkpoint::open(options.checkpoint));
   TROUPE_TRY(const auto config, actors::ModelConfig::load(options.model));
   std::vector<std::vector<float>> values;

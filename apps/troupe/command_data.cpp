@@ -44,7 +44,11 @@ Command add_data(CLI::App& app) {
   auto& task = options->make;
   make->add_option("task", options->task, "sort, reverse, copy, chain-sum or countdown")
       ->required();
-  make->add_option("--out", options->folder, "folder to write to")->required();
+  make->add_option("--out", options->folder, "folder to write to")
+      ->required()
+      ->check([](const std::string& folder) {
+        return folder.empty() ? std::string("names no folder") : std::string();
+      });
   make->add_option("--items-min", task.items_min, "numbers per prompt, at least");
   make->add_option("--items-max", task.items_max, "numbers per prompt, at most");
   make->add_option("--value-min", task.value_min, "smallest number");
@@ -57,7 +61,8 @@ Command add_data(CLI::App& app) {
   make->add_option("--seed", task.seed, "seed of the rows");
   return [options]() -> int {
     const auto done = make_data(*options);
-    return done ? kExitDone : exit_with(done.error());
+    if (done) return kExitDone;
+    return done.error().code == ErrorCode::kIo ? exit_with(done.error()) : exit_usage(done.error());
   };
 }
 

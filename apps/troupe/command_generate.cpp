@@ -5,8 +5,9 @@
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <map>
 #include <memory>
+#include <span>
+#include <string>
 
 namespace troupe::apps {
 namespace {
@@ -35,6 +36,12 @@ result<std::vector<std::int32_t>> prompt_ids(const ModelBundle& model,
     ids.push_back(*model.tokenizer().bos_id());
   }
   return ids;
+}
+
+/// The text before the first of `stops`.
+std::string up_to_stop(std::string text, std::span<const std::string> stops) {
+  for (const std::string& stop : stops) text = text.substr(0, text.find(stop));
+  return text;
 }
 
 result<void> generate(GenerateOptions options) {
@@ -68,9 +75,8 @@ result<void> generate(GenerateOptions options) {
     if (sequence.error) return fail(*sequence.error);
     if (options.samples > 1) fmt::print("--- sample {}\n", sequence.sample_index);
     const std::string text =
-        options.sampling.stop_strings.empty()
-            ? model->tokenizer().decode(sequence.tokens, {.skip_special = true})
-            : sequence.text;
+        up_to_stop(model->tokenizer().decode(sequence.tokens, {.skip_special = true}),
+                   options.sampling.stop_strings);
     fmt::print("{}\n", text);
   }
   return {};
@@ -99,6 +105,8 @@ Command add_generate(CLI::App& app) {
   command->add_option("--stop", sampling.stop_strings, "strings that end a sample");
   command->add_option("--seed", sampling.seed, "seed of the draws");
   return [options]() -> int {
+    const auto checked = options->sampling.check();
+    if (!checked) return exit_usage(checked.error());
     const auto done = generate(*options);
     return done ? kExitDone : exit_with(done.error());
   };

@@ -53,6 +53,8 @@ result<void> init_model(const InitOptions& options) {
     bytes.specials = {"<|pad|>", "<|endoftext|>"};
     bytes.eos_token = "<|endoftext|>";
   }
+  TROUPE_TRY(const actors::ModelConfig shape, config_of(options, 1));
+  TROUPE_TRY_VOID(shape.validate());  // before anything is written
   TROUPE_TRY(const int vocabulary, actors::write_byte_level_tokenizer(options.folder, bytes));
   TROUPE_TRY(const auto tokenizer, actors::Tokenizer::load(options.folder));
   TROUPE_TRY(actors::ModelConfig config, config_of(options, vocabulary));
@@ -89,7 +91,8 @@ Command add_model(CLI::App& app) {
   init->add_option("--seed", options->seed, "seed of the weights");
   return [options]() -> int {
     const auto done = init_model(*options);
-    return done ? kExitDone : exit_with(done.error());
+    if (done) return kExitDone;
+    return done.error().code == ErrorCode::kIo ? exit_with(done.error()) : exit_usage(done.error());
   };
 }
 

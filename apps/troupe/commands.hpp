@@ -36,6 +36,9 @@ Command add_model(CLI::App& app);
 Command add_convert(CLI::App& app);
 Command add_report(CLI::App& app);
 
+/// Prints the error; for values of options that are out of range.
+int exit_usage(const Error& error);
+
 /// Prints the error as `troupe: …` and returns the exit code for it.
 int exit_with(const Error& error);
 

@@ -1,6 +1,7 @@
 #include "apps/troupe/config_command.hpp"
 
 #include "runtime/base/log.hpp"
+#include "runtime/checkpoint/checkpoint.hpp"
 
 #include <fmt/format.h>
 
@@ -31,6 +32,11 @@ result<Config> load_config(const ConfigOptions& options, const TrainingRegistrie
     words.file = (std::filesystem::path(options.resume) / "config.yaml").string();
     words.overrides.insert(words.overrides.begin(), "trainer.default_local_dir=" + options.resume);
     words.overrides.insert(words.overrides.begin(), "trainer.resume_mode=auto");
+    words.overrides.insert(words.overrides.begin(), "trainer.resume_from_path=null");
+    TROUPE_TRY(const auto newest, runtime::Checkpoint::latest(options.resume));
+    if (!newest)
+      return fail(ErrorCode::kNotFound, "--resume {}: no complete checkpoint there",
+                  options.resume);
   }
   TROUPE_TRY(Config config, Config::load(schema_for(registries), words.file, words.overrides));
   const auto level = config.get<std::string>("trainer.log_level");

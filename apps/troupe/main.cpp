@@ -56,7 +56,12 @@ int run(int argument_count, char** arguments) {
   };
   troupe::log::set_up(to_level());
   for (const auto& [subcommand, command] : commands) {
-    if (subcommand->parsed()) return command();
+    if (!subcommand->parsed()) continue;
+    if (subcommand->get_name() == "train" || subcommand->get_name() == "sft") {
+      std::signal(SIGINT, on_signal);
+      std::signal(SIGTERM, on_signal);
+    }
+    return command();
   }
   return kExitUsage;
 }
@@ -64,6 +69,11 @@ int run(int argument_count, char** arguments) {
 }  // namespace
 
 namespace troupe::apps {
+
+int exit_usage(const Error& error) {
+  fmt::print(stderr, "troupe: {}\n", error.to_string());
+  return kExitUsage;
+}
 
 int exit_with(const Error& error) {
   fmt::print(stderr, "troupe: {}\n", error.to_string());
@@ -89,8 +99,6 @@ result<ConfigWords> sort_words(std::span<const std::string> words) {
 }  // namespace troupe::apps
 
 int main(int argument_count, char** arguments) {
-  std::signal(SIGINT, on_signal);
-  std::signal(SIGTERM, on_signal);
   try {
     return run(argument_count, arguments);
   } catch (const std::exception& error) {  // the door of `main`

@@ -39,8 +39,7 @@ int main(int count, char** words) {
                                      "data.train_batch_size=4",
                                      "data.max_prompt_length=40",
                                      "data.max_response_length=8",
-                                     "trainer.total_training_steps=3",
-                                     "trainer.resume_mode=disable"};
+                                     "trainer.total_training_steps=3"};
   overrides.insert(overrides.end(), words + 1, words + count);
   const auto config = runtime::Config::load(apps::schema_for(own), "", overrides);
   const result<apps::TrainSummary> summary =
