@@ -147,24 +147,13 @@ TEST(Train, EndsWithTheCauseWhenEverySampleFails) {
   testing::TemporaryFolder folder;
   make_model(folder / "model");
   make_rows(folder / "rows.jsonl", 16);
-  const auto refused =
+  const auto ended =
       train(config_of(folder, {"actor_rollout_ref.actor.optim.lr=1e30",
-                               "actor_rollout_ref.actor.grad_clip=0",
-                               "algorithm.adv_estimator=reinforce_plus_plus",
                                "trainer.total_training_steps=4", "trainer.val_before_train=false"}),
             {});
-  // Random answers all score 0: with whitened zero advantages nothing would move, so the entropy
-  // bonus does.
-  const auto moved =
-      train(config_of(folder,
-                      {"actor_rollout_ref.actor.optim.lr=1e30",
-                       "actor_rollout_ref.actor.entropy_coeff=1", "trainer.total_training_steps=4",
-                       "trainer.default_local_dir=" + (folder / "moved").string()}),
-            {});
-  EXPECT_TRUE(refused.has_value()) << refused.error().to_string();
-  ASSERT_FALSE(moved.has_value());
-  EXPECT_NE(moved.error().to_string().find("sequences failed"), std::string::npos)
-      << moved.error().to_string();
+  ASSERT_FALSE(ended.has_value());
+  EXPECT_NE(ended.error().to_string().find("sequences failed"), std::string::npos)
+      << ended.error().to_string();
 }
 
 TEST(Train, RefusesBudgetsThatTheLongestSequenceOutgrows) {
