@@ -184,10 +184,15 @@ class Page {
     double total = 0;
     int steps = 0;
     std::set<std::int64_t> seen;
-    for (const auto& span : data_.trace->spans) seen.insert(span.step);
+    std::vector<TraceSpan> ranks;  // the controller is no rank, and mostly waits
+    for (const auto& span : data_.trace->spans) {
+      if (!span.place.thread.starts_with("rank ")) continue;
+      ranks.push_back(span);
+      seen.insert(span.step);
+    }
     for (auto at = seen.rbegin(); at != seen.rend() && *at >= 0 && steps < 20; ++at, ++steps) {
-      const auto [begin, end] = step_window(data_.trace->spans, *at);
-      total += idle_share(data_.trace->spans, begin, end).mean;
+      const auto [begin, end] = step_window(ranks, *at);
+      total += idle_share(ranks, begin, end).mean;
     }
     if (steps > 0) {
       number(fmt::format("rank idle share, last {} steps", steps),

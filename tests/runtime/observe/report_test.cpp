@@ -115,6 +115,23 @@ TEST(Report, ShowsEachPartOfAUsualRun) {
   }
 }
 
+TEST(Report, LeavesTheControllerOutOfTheRanksIdleShare) {
+  ReportData data = usual_run();
+  const std::string page = render_report(data);
+  const auto tile = [](const std::string& text) {
+    const auto end = text.find("rank idle share");
+    return text.substr(end - 80, 80);
+  };
+  const TraceSpan last = data.trace->spans.back();
+  data.trace->spans.push_back({{"controller", "controller"},
+                               "save",
+                               "io",
+                               last.end,
+                               last.end + (last.end - last.begin),
+                               last.step});
+  EXPECT_EQ(tile(render_report(data)), tile(page));
+}
+
 TEST(Report, NeedsNothingFromOutside) {
   const std::string page = render_report(usual_run());
   for (const char* part : {"<script", "<link", "<img", "@import", "url(", "src=", "href="}) {
