@@ -117,11 +117,12 @@ int main(int argc, char** argv) {
         for (std::int64_t t = 0; t < 512; ++t) prefill.attend(kernels, 0, t, 1);
       });
       const double flops = 4.0 * static_cast<double>(shape.heads * shape.head_dim) * 512 * 513 / 2;
-      fmt::print("{:<13} {:<7} decode 8 x 257: {:>7.1f} us ({:>5.1f} GB/s)   "
-                 "prefill 512: {:>8.1f} us, {:.1f} GFLOP/s, {:.2f}x one by one\n",
-                 shape.name, kernel_path_name(path), decode_s * 1e6,
-                 static_cast<double>(decode.bytes().value) / decode_s * 1e-9, whole * 1e6,
-                 flops / whole * 1e-9, single / whole);
+      fmt::print(
+          "{:<13} {:<7} decode 8 x 257: {:>7.1f} us ({:>5.1f} GB/s)   "
+          "prefill 512: {:>8.1f} us, {:.1f} GFLOP/s, {:.2f}x one by one\n",
+          shape.name, kernel_path_name(path), decode_s * 1e6,
+          static_cast<double>(decode.bytes().value) / decode_s * 1e-9, whole * 1e6,
+          flops / whole * 1e-9, single / whole);
       ok = ok && whole <= single * 1.1;
     }
   }

@@ -68,8 +68,8 @@ class BareStep {
         attended_(batch * padded(config.q_size())),
         gate_up_(batch * 2 * padded(config.intermediate_size)),
         logits_(batch * padded(config.vocab_size)),
-        scratch_(attention_scratch_floats(config.head_count / config.kv_head_count,
-                                          config.head_dim, kContext + 64)) {
+        scratch_(attention_scratch_floats(config.head_count / config.kv_head_count, config.head_dim,
+                                          kContext + 64)) {
     for (std::int64_t b = 0; b < batch * blocks_per_sequence_; ++b)
       table_.push_back(static_cast<std::int32_t>(b));
     const std::vector<float> ones(static_cast<std::size_t>(config.head_dim), 0.01f);
@@ -104,21 +104,20 @@ class BareStep {
     const std::int64_t heads = config_.head_count / config_.kv_head_count;
     for (std::int64_t row = 0; row < batch_; ++row)
       for (std::int64_t head = 0; head < config_.kv_head_count; ++head)
-        kernel_table().attention(
-            AttentionCall{.query = qkv_.data() + row * qkv + head * heads * config_.head_dim,
-                          .query_stride = qkv,
-                          .output = attended_.data() + row * attended +
-                                    head * heads * config_.head_dim,
-                          .output_stride = attended,
-                          .queries = 1,
-                          .heads = heads,
-                          .head_dim = config_.head_dim,
-                          .first_keys = keys,
-                          .cache = cache_.base(layer, head),
-                          .values_offset = cache_.values_offset(),
-                          .block_stride = cache_.block_stride(),
-                          .blocks = table_.data() + row * blocks_per_sequence_,
-                          .scratch = scratch_.data()});
+        kernel_table().attention(AttentionCall{
+            .query = qkv_.data() + row * qkv + head * heads * config_.head_dim,
+            .query_stride = qkv,
+            .output = attended_.data() + row * attended + head * heads * config_.head_dim,
+            .output_stride = attended,
+            .queries = 1,
+            .heads = heads,
+            .head_dim = config_.head_dim,
+            .first_keys = keys,
+            .cache = cache_.base(layer, head),
+            .values_offset = cache_.values_offset(),
+            .block_stride = cache_.block_stride(),
+            .blocks = table_.data() + row * blocks_per_sequence_,
+            .scratch = scratch_.data()});
   }
   ModelConfig config_;
   const PackedWeights* weights_;

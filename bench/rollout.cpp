@@ -112,9 +112,10 @@ bool continuous_batching() {
   const double batched_s = std::min(run(*many, requests), run(*many, requests));
   const double single_s = run(*one, requests);
   const auto tokens = static_cast<double>(one->stats().tokens_generated);
-  fmt::print("continuous batching, 135M shape, 32 sequences of 8 to 40 tokens: {:.1f} tok/s, "
-             "one by one {:.1f} tok/s: {:.1f}x (bar 3)\n",
-             tokens / batched_s, tokens / single_s, single_s / batched_s);
+  fmt::print(
+      "continuous batching, 135M shape, 32 sequences of 8 to 40 tokens: {:.1f} tok/s, "
+      "one by one {:.1f} tok/s: {:.1f}x (bar 3)\n",
+      tokens / batched_s, tokens / single_s, single_s / batched_s);
   return single_s / batched_s >= 3.0;
 }
 
@@ -127,11 +128,12 @@ bool shared_prefill() {
   const auto whole = requests_of({4, 8, 64, 64, 64}, kSmol.vocab);
   const double whole_shared_s = run(*shared, whole);
   const double whole_apart_s = run(*apart, whole);
-  fmt::print("one prefill per group, 135M shape, 4 groups, G = 8, prompt 64 = answer 64:\n"
-             "  prefill part {:.0f} ms, one per sample {:.0f} ms: {:.1f}x (bar 3)\n"
-             "  whole run {:.2f} s, one per sample {:.2f} s: {:.2f}x\n",
-             shared_s * 1e3, apart_s * 1e3, apart_s / shared_s, whole_shared_s, whole_apart_s,
-             whole_apart_s / whole_shared_s);
+  fmt::print(
+      "one prefill per group, 135M shape, 4 groups, G = 8, prompt 64 = answer 64:\n"
+      "  prefill part {:.0f} ms, one per sample {:.0f} ms: {:.1f}x (bar 3)\n"
+      "  whole run {:.2f} s, one per sample {:.2f} s: {:.2f}x\n",
+      shared_s * 1e3, apart_s * 1e3, apart_s / shared_s, whole_shared_s, whole_apart_s,
+      whole_apart_s / whole_shared_s);
   return apart_s / shared_s >= 3.0;
 }
 
@@ -149,12 +151,12 @@ void small_model(const char* name, const Shape& shape, const Load& load, std::in
     best = took;
     stats = engine->stats();
   }
-  fmt::print("{}: {} sequences, {} at a time, prompt {}, answer {}: {:.0f} tok/s generated; of the "
-             "time GEMM {:.0f} %, attention {:.0f} %, sampling {:.0f} %, steps {}\n",
-             name, load.groups * load.group_size, batch, load.prompt_tokens, load.answer_max,
-             static_cast<double>(stats.tokens_generated) / best,
-             stats.gemm_s / stats.step_s * 100, stats.attention_s / stats.step_s * 100,
-             stats.sample_s / stats.step_s * 100, stats.steps);
+  fmt::print(
+      "{}: {} sequences, {} at a time, prompt {}, answer {}: {:.0f} tok/s generated; of the "
+      "time GEMM {:.0f} %, attention {:.0f} %, sampling {:.0f} %, steps {}\n",
+      name, load.groups * load.group_size, batch, load.prompt_tokens, load.answer_max,
+      static_cast<double>(stats.tokens_generated) / best, stats.gemm_s / stats.step_s * 100,
+      stats.attention_s / stats.step_s * 100, stats.sample_s / stats.step_s * 100, stats.steps);
 }
 
 }  // namespace

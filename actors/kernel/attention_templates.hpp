@@ -70,8 +70,8 @@ void weigh_values(const AttentionCall& call, const float* w, std::ptrdiff_t w_st
   });
   for (std::int64_t key = 0; key < end;) {
     const std::int64_t block_end = std::min(key + kLanes, end);
-    const float* values = call.cache + call.blocks[key / kLanes] * call.block_stride +
-                          call.values_offset + first_dim;
+    const float* values =
+        call.cache + call.blocks[key / kLanes] * call.block_stride + call.values_offset + first_dim;
     for (; key < block_end; key += C, values += C * width) {
       unroll<C>([&](auto c) __attribute__((always_inline)) {
         L v[P];
@@ -202,9 +202,9 @@ void attention_tile(const AttentionCall& call, std::int64_t first, std::int64_t 
     const std::int64_t query = row / call.heads;
     float* row_sums = out + row * chains * width;
     weigh_rest<L>(call, scores + row * score_stride, common, shortest + query, chains, row_sums);
-    finish_row<L>(call, row_sums, chains, sums[row],
-                  call.output + (first + query) * call.output_stride +
-                      row % call.heads * call.head_dim);
+    finish_row<L>(
+        call, row_sums, chains, sums[row],
+        call.output + (first + query) * call.output_stride + row % call.heads * call.head_dim);
   }
 }
 

@@ -7,10 +7,14 @@ namespace troupe::actors {
 
 std::string_view kernel_path_name(KernelPath path) {
   switch (path) {
-    case KernelPath::kAuto: return "auto";
-    case KernelPath::kPortable: return "portable";
-    case KernelPath::kAvx2: return "avx2";
-    case KernelPath::kAvx512: return "avx512";
+    case KernelPath::kAuto:
+      return "auto";
+    case KernelPath::kPortable:
+      return "portable";
+    case KernelPath::kAvx2:
+      return "avx2";
+    case KernelPath::kAvx512:
+      return "avx512";
   }
   return "unknown";
 }
@@ -18,7 +22,8 @@ std::string_view kernel_path_name(KernelPath path) {
 bool kernel_path_available(KernelPath path) {
   switch (path) {
     case KernelPath::kAuto:
-    case KernelPath::kPortable: return true;
+    case KernelPath::kPortable:
+      return true;
 #if defined(__x86_64__)
     case KernelPath::kAvx2:
       return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
@@ -27,7 +32,8 @@ bool kernel_path_available(KernelPath path) {
              kernel_path_available(KernelPath::kAvx2);
 #else
     case KernelPath::kAvx2:
-    case KernelPath::kAvx512: return false;
+    case KernelPath::kAvx512:
+      return false;
 #endif
   }
   return false;

@@ -48,12 +48,12 @@ struct AttentionCall {
   std::int64_t queries = 0;
   std::int64_t heads = 0;
   std::int64_t head_dim = 0;
-  std::int64_t first_keys = 0;            ///< keys seen by query 0, ≥ 1
-  const float* cache = nullptr;           ///< block 0 of this layer and kv head: keys [D][16]
-  std::ptrdiff_t values_offset = 0;       ///< from keys to values [16][padded(D)]
-  std::ptrdiff_t block_stride = 0;        ///< floats between blocks
-  const std::int32_t* blocks = nullptr;   ///< block table of the sequence
-  float* scratch = nullptr;               ///< attention_scratch_floats(…) floats
+  std::int64_t first_keys = 0;           ///< keys seen by query 0, ≥ 1
+  const float* cache = nullptr;          ///< block 0 of this layer and kv head: keys [D][16]
+  std::ptrdiff_t values_offset = 0;      ///< from keys to values [16][padded(D)]
+  std::ptrdiff_t block_stride = 0;       ///< floats between blocks
+  const std::int32_t* blocks = nullptr;  ///< block table of the sequence
+  float* scratch = nullptr;              ///< attention_scratch_floats(…) floats
 };
 
 /// Queries that share one walk over the keys; callers may pass any number.
@@ -77,8 +77,7 @@ struct KernelTable {
   void (*head_norm)(float* head, const float* weight, std::int64_t columns, float eps);
   /// Turns dimension i with i + half by the angle whose cosine and sine are given (half each), then
   /// multiplies by `scale`: (x0·c − x1·s)·scale, (x1·c + x0·s)·scale.
-  void (*rope)(float* head, const float* cosine, const float* sine, std::int64_t half,
-               float scale);
+  void (*rope)(float* head, const float* cosine, const float* sine, std::int64_t half, float scale);
   /// out[j] = silu(gate[j]) · up[j] for j < padded(columns).
   void (*silu_mul)(const float* gate, const float* up, std::int64_t columns, float* out);
   /// weights[j] = exp((logits[j] − max) · inverse_temperature) for j < count; returns max.

@@ -34,9 +34,7 @@ struct Lanes {
 
   TROUPE_LANE_OP Lanes zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
   TROUPE_LANE_OP Lanes broadcast(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
-  TROUPE_LANE_OP Lanes load(const float* p) {
-    return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)};
-  }
+  TROUPE_LANE_OP Lanes load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
   TROUPE_LANE_OP void store(float* p, Lanes a) {
     _mm256_storeu_ps(p, a.lo);
     _mm256_storeu_ps(p + 8, a.hi);
@@ -79,15 +77,13 @@ struct Lanes {
   }
   TROUPE_LANE_OP float fold_sum(Lanes a) {
     const __m256 eight = _mm256_add_ps(a.lo, a.hi);
-    const __m128 four =
-        _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
   }
   TROUPE_LANE_OP float fold_max(Lanes a) {
     const __m256 eight = _mm256_max_ps(a.lo, a.hi);
-    const __m128 four =
-        _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
     const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
   }
@@ -96,9 +92,9 @@ struct Lanes {
 }  // namespace
 
 const KernelTable& avx2_kernels() {
-  static constexpr KernelTable kTable{
-      KernelPath::kAvx2, &gemm<Lanes>, &attention<Lanes>, &rms_norm<Lanes>,    &head_norm<Lanes>,
-      &rope<Lanes>, &silu_mul<Lanes>, &exp_weights<Lanes>, &exp_row<Lanes>};
+  static constexpr KernelTable kTable{KernelPath::kAvx2, &gemm<Lanes>,        &attention<Lanes>,
+                                      &rms_norm<Lanes>,  &head_norm<Lanes>,   &rope<Lanes>,
+                                      &silu_mul<Lanes>,  &exp_weights<Lanes>, &exp_row<Lanes>};
   return kTable;
 }
 

@@ -56,18 +56,14 @@ struct Lanes {
     return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x.v, bound.v, _CMP_GE_OQ), value.v)};
   }
   TROUPE_LANE_OP float fold_sum(Lanes a) {
-    const __m256 eight =
-        _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
-    const __m128 four =
-        _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
   }
   TROUPE_LANE_OP float fold_max(Lanes a) {
-    const __m256 eight =
-        _mm256_max_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
-    const __m128 four =
-        _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m256 eight = _mm256_max_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
     const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
   }
@@ -76,9 +72,9 @@ struct Lanes {
 }  // namespace
 
 const KernelTable& avx512_kernels() {
-  static constexpr KernelTable kTable{
-      KernelPath::kAvx512, &gemm<Lanes>, &attention<Lanes>, &rms_norm<Lanes>,    &head_norm<Lanes>,
-      &rope<Lanes>, &silu_mul<Lanes>, &exp_weights<Lanes>, &exp_row<Lanes>};
+  static constexpr KernelTable kTable{KernelPath::kAvx512, &gemm<Lanes>,        &attention<Lanes>,
+                                      &rms_norm<Lanes>,    &head_norm<Lanes>,   &rope<Lanes>,
+                                      &silu_mul<Lanes>,    &exp_weights<Lanes>, &exp_row<Lanes>};
   return kTable;
 }
 

@@ -85,9 +85,9 @@ struct Lanes {
 }  // namespace
 
 const KernelTable& portable_kernels() {
-  static constexpr KernelTable kTable{
-      KernelPath::kPortable, &gemm<Lanes>, &attention<Lanes>, &rms_norm<Lanes>, &head_norm<Lanes>,
-      &rope<Lanes>, &silu_mul<Lanes>, &exp_weights<Lanes>, &exp_row<Lanes>};
+  static constexpr KernelTable kTable{KernelPath::kPortable, &gemm<Lanes>,        &attention<Lanes>,
+                                      &rms_norm<Lanes>,      &head_norm<Lanes>,   &rope<Lanes>,
+                                      &silu_mul<Lanes>,      &exp_weights<Lanes>, &exp_row<Lanes>};
   return kTable;
 }
 

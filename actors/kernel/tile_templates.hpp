@@ -33,14 +33,12 @@ template <class L, int R, int P>
   unroll<R>([&](auto r) __attribute__((always_inline)) { rows[r] = a + r * stride; });
   for (std::int64_t k = 0; k < depth; ++k) {
     L b[P];
-    unroll<P>([&](auto p) __attribute__((always_inline)) {
-      b[p] = L::load(panels[p] + k * kLanes);
-    });
+    unroll<P>([&](auto p)
+                  __attribute__((always_inline)) { b[p] = L::load(panels[p] + k * kLanes); });
     unroll<R>([&](auto r) __attribute__((always_inline)) {
       const L x = L::broadcast(rows[r][k]);
-      unroll<P>([&](auto p) __attribute__((always_inline)) {
-        acc[r][p] = L::fma(x, b[p], acc[r][p]);
-      });
+      unroll<P>([&](auto p)
+                    __attribute__((always_inline)) { acc[r][p] = L::fma(x, b[p], acc[r][p]); });
     });
   }
 }

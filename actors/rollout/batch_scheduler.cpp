@@ -85,8 +85,8 @@ bool BatchScheduler::start_trunk(PromptGroup& group, std::int64_t committed, Ste
   Sequence& trunk = group.trunk;
   const std::int64_t needed = blocks_for_tokens(trunk.prompt_tokens);
   // Leave every member under way a block to grow into, or the next step preempts what this admits.
-  const std::int64_t spare = std::min<std::int64_t>(committed + group.waiting,
-                                                    limits_.running_sequences);
+  const std::int64_t spare =
+      std::min<std::int64_t>(committed + group.waiting, limits_.running_sequences);
   const bool alone = youngest_holder(nullptr) == nullptr;
   if (pool_->free_count() < needed + (alone ? 0 : spare)) return false;
   const bool grown = pool_->grow(trunk.blocks, trunk.prompt_tokens);
@@ -236,10 +236,9 @@ void BatchScheduler::check_invariants() const {
     members += sequence->is_trunk() ? 0 : 1;
     TROUPE_CHECK(sequence->is_trunk() || sequence->pending() > 0,
                  "scheduler: sequence {} runs with nothing to do", sequence->id.value);
-    TROUPE_CHECK(blocks_for_tokens(sequence->computed) <=
-                     static_cast<std::int64_t>(sequence->blocks.size()),
-                 "scheduler: {} computed tokens in {} blocks", sequence->computed,
-                 sequence->blocks.size());
+    TROUPE_CHECK(
+        blocks_for_tokens(sequence->computed) <= static_cast<std::int64_t>(sequence->blocks.size()),
+        "scheduler: {} computed tokens in {} blocks", sequence->computed, sequence->blocks.size());
     for (const std::int32_t block : sequence->blocks) ++holders[static_cast<std::size_t>(block)];
   }
   for (std::int32_t block = 0; block < pool_->block_count(); ++block)
@@ -252,8 +251,7 @@ void BatchScheduler::check_invariants() const {
     const auto waits = std::ranges::count_if(
         group->members, [](const auto& m) { return m->state == SequenceState::kWaiting; });
     TROUPE_CHECK(waits == group->waiting && waits > 0,
-                 "scheduler: group {} has {} waiting, counted {}",
-                 arrival, waits, group->waiting);
+                 "scheduler: group {} has {} waiting, counted {}", arrival, waits, group->waiting);
   }
 }
 

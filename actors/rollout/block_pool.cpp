@@ -29,8 +29,7 @@ std::optional<std::int32_t> BlockPool::allocate() {
 }
 
 bool BlockPool::grow(BlockTable& table, std::int64_t tokens) {
-  const std::int64_t missing =
-      blocks_for_tokens(tokens) - static_cast<std::int64_t>(table.size());
+  const std::int64_t missing = blocks_for_tokens(tokens) - static_cast<std::int64_t>(table.size());
   if (missing > free_count()) return false;
   for (std::int64_t i = 0; i < missing; ++i) table.push_back(*allocate());
   return true;

@@ -97,8 +97,8 @@ void RolloutEngine::Impl::queue_group(const GenerateRequest& request,
     std::optional<StopReason> stop;
     for (std::int32_t i = 0; i < member->output_tokens(); ++i) {
       const auto at = static_cast<std::size_t>(member->prompt_tokens + i);
-      stop = stop_after(group.sampling, options_.token_bytes, member->tokens[at], i + 1,
-                        member->text);
+      stop =
+          stop_after(group.sampling, options_.token_bytes, member->tokens[at], i + 1, member->text);
     }
     if (stop) complete.emplace_back(member.get(), *stop);
     group.members.push_back(std::move(member));
@@ -220,12 +220,12 @@ void RolloutEngine::Impl::sample_token(Sequence& sequence, std::span<const float
     ++report.finished;
     Error cause = std::move(sampled).error();
     const ErrorCode code = cause.code;
-    return finish(sequence, StopReason::kFailed,
-                  std::move(cause).wrap(code, fmt::format("prompt {} sample {} (sequence {}) at "
-                                                          "output token {}",
-                                                          group.prompt_id, sequence.sample_index,
-                                                          sequence.id.value,
-                                                          sequence.output_tokens())));
+    return finish(
+        sequence, StopReason::kFailed,
+        std::move(cause).wrap(code, fmt::format("prompt {} sample {} (sequence {}) at "
+                                                "output token {}",
+                                                group.prompt_id, sequence.sample_index,
+                                                sequence.id.value, sequence.output_tokens())));
   }
   sequence.tokens.push_back(sampled->token);
   sequence.log_probs.push_back(sampled->log_prob);

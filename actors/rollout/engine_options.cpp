@@ -27,8 +27,8 @@ result<void> check_prefix(const GenerateRequest& request, std::size_t sample,
     if (token < 0 || token >= vocab_size)
       return fail(ErrorCode::kInvalidArgument, "{}: token {} is {}, vocabulary has {}", place(), i,
                   token, vocab_size);
-    const auto stop = stop_after(request.sampling, token_bytes, token,
-                                 static_cast<std::int64_t>(i) + 1, text);
+    const auto stop =
+        stop_after(request.sampling, token_bytes, token, static_cast<std::int64_t>(i) + 1, text);
     if (stop && i + 1 < count)
       return fail(ErrorCode::kInvalidArgument, "{}: ends at token {} ({}), but has {}", place(),
                   i + 1, stop_reason_name(*stop), count);
@@ -40,11 +40,16 @@ result<void> check_prefix(const GenerateRequest& request, std::size_t sample,
 
 std::string_view stop_reason_name(StopReason reason) {
   switch (reason) {
-    case StopReason::kLength: return "length";
-    case StopReason::kStopId: return "stop_id";
-    case StopReason::kStopString: return "stop_string";
-    case StopReason::kAborted: return "aborted";
-    case StopReason::kFailed: return "failed";
+    case StopReason::kLength:
+      return "length";
+    case StopReason::kStopId:
+      return "stop_id";
+    case StopReason::kStopString:
+      return "stop_string";
+    case StopReason::kAborted:
+      return "aborted";
+    case StopReason::kFailed:
+      return "failed";
   }
   return "unknown";
 }
@@ -121,8 +126,8 @@ result<void> RolloutEngine::Impl::check(const GenerateRequest& request) const {
                 prompt, request.sampling.max_new_tokens, longest, options_.max_model_tokens);
   // The last token's KV is never needed.
   if (const std::int64_t blocks = blocks_for_tokens(longest - 1); blocks > options_.kv_blocks)
-    return fail(ErrorCode::kResourceExhausted, "{}: needs {} KV blocks, the engine has {}",
-                place(), blocks, options_.kv_blocks);
+    return fail(ErrorCode::kResourceExhausted, "{}: needs {} KV blocks, the engine has {}", place(),
+                blocks, options_.kv_blocks);
   for (std::size_t sample = 0; sample < request.prefixes.size(); ++sample)
     TROUPE_TRY_VOID(check_prefix(request, sample, config_.vocab_size, options_.token_bytes));
   return {};

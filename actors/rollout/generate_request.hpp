@@ -28,11 +28,11 @@ struct SamplePrefix {
 
 /// One prompt and the samples wanted of it. The samples share one prefill of the prompt.
 struct GenerateRequest {
-  std::uint64_t prompt_id = 0;                       ///< row in the data set; keys the draws
-  std::vector<std::uint32_t> sample_indices = {0};   ///< index of each sample in its group of G
-  std::vector<std::int32_t> prompt = {};             ///< token ids, at least one
+  std::uint64_t prompt_id = 0;                      ///< row in the data set; keys the draws
+  std::vector<std::uint32_t> sample_indices = {0};  ///< index of each sample in its group of G
+  std::vector<std::int32_t> prompt = {};            ///< token ids, at least one
   SamplingOptions sampling = {};
-  std::vector<SamplePrefix> prefixes = {};           ///< empty, or one per sample
+  std::vector<SamplePrefix> prefixes = {};  ///< empty, or one per sample
 };
 
 enum class StopReason {

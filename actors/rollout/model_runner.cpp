@@ -48,8 +48,8 @@ ModelRunner::ModelRunner(const ModelConfig& config, RunnerLimits limits, const K
       qkv_stride_(padded(config.q_size() + 2 * config.kv_size())),
       attended_stride_(padded(config.q_size())),
       up_offset_(padded(config.intermediate_size)),
-      chunk_rows_(rows_per_chunk(2 * hidden_stride_ + qkv_stride_ + attended_stride_ +
-                                     2 * up_offset_, limits.rows)),
+      chunk_rows_(rows_per_chunk(
+          2 * hidden_stride_ + qkv_stride_ + attended_stride_ + 2 * up_offset_, limits.rows)),
       query_scale_(static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)))),
       hidden_(limits.rows * hidden_stride_),
       normed_(chunk_rows_ * hidden_stride_),
@@ -66,8 +66,7 @@ ModelRunner::ModelRunner(const ModelConfig& config, RunnerLimits limits, const K
   const auto half = static_cast<std::int64_t>(frequencies.size());
   for (std::int64_t position = 0; position < limits.positions; ++position)
     for (std::int64_t i = 0; i < half; ++i) {
-      const double angle =
-          static_cast<double>(position) * frequencies[static_cast<std::size_t>(i)];
+      const double angle = static_cast<double>(position) * frequencies[static_cast<std::size_t>(i)];
       cosines_[position * half + i] = static_cast<float>(std::cos(angle));
       sines_[position * half + i] = static_cast<float>(std::sin(angle));
     }
@@ -77,9 +76,9 @@ void ModelRunner::multiply(const float* input, std::int64_t input_stride, std::i
                            const PackedMatrix& weight, const AlignedBuffer& bias, float* output,
                            std::int64_t output_stride, bool accumulate) {
   const Stopwatch watch(times_.gemm_s);
-  packed_gemm(*kernels_, input, input_stride, rows, weight, output, output_stride,
-              GemmOptions{.bias = bias.size() > 0 ? bias.data() : nullptr,
-                          .accumulate = accumulate});
+  packed_gemm(
+      *kernels_, input, input_stride, rows, weight, output, output_stride,
+      GemmOptions{.bias = bias.size() > 0 ? bias.data() : nullptr, .accumulate = accumulate});
 }
 
 void ModelRunner::embed(const PackedWeights& weights, std::span<const std::int32_t> tokens) {
@@ -135,20 +134,20 @@ void ModelRunner::attend(std::int64_t index, const KvCache& cache, const Chunk& 
   for (const RowRun& run : chunk.runs) {
     const std::int64_t row = run.first_row - chunk.first;
     for (std::int64_t kv_head = 0; kv_head < config_.kv_head_count; ++kv_head) {
-      kernels_->attention(AttentionCall{
-          .query = qkv_.data() + row * qkv_stride_ + kv_head * heads * dim,
-          .query_stride = qkv_stride_,
-          .output = attended_.data() + row * attended_stride_ + kv_head * heads * dim,
-          .output_stride = attended_stride_,
-          .queries = run.rows,
-          .heads = heads,
-          .head_dim = dim,
-          .first_keys = run.first_position + 1,
-          .cache = cache.base(index, kv_head),
-          .values_offset = cache.values_offset(),
-          .block_stride = cache.block_stride(),
-          .blocks = run.blocks,
-          .scratch = scratch_.data()});
+      kernels_->attention(
+          AttentionCall{.query = qkv_.data() + row * qkv_stride_ + kv_head * heads * dim,
+                        .query_stride = qkv_stride_,
+                        .output = attended_.data() + row * attended_stride_ + kv_head * heads * dim,
+                        .output_stride = attended_stride_,
+                        .queries = run.rows,
+                        .heads = heads,
+                        .head_dim = dim,
+                        .first_keys = run.first_position + 1,
+                        .cache = cache.base(index, kv_head),
+                        .values_offset = cache.values_offset(),
+                        .block_stride = cache.block_stride(),
+                        .blocks = run.blocks,
+                        .scratch = scratch_.data()});
     }
   }
 }
@@ -166,8 +165,8 @@ void ModelRunner::mlp(const PackedLayer& layer, const Chunk& chunk) {
     float* gate = gate_up_.data() + row * stride;
     kernels_->silu_mul(gate, gate + up_offset_, config_.intermediate_size, gate);
   }
-  multiply(gate_up_.data(), stride, chunk.rows, layer.down, layer.down_bias, hidden,
-           hidden_stride_, true);
+  multiply(gate_up_.data(), stride, chunk.rows, layer.down, layer.down_bias, hidden, hidden_stride_,
+           true);
 }
 
 void ModelRunner::run_layer(const PackedLayer& layer, std::int64_t index, KvCache& cache,

@@ -3,7 +3,7 @@
 // Runs the tokens of one step through the decoder: embedding, layers over the paged KV cache, final
 // norm and head. Rows are tokens; each row's result depends on its sequence alone.
 //
-// Formulas: reference/engines.md §1 (Llama, Qwen2, Qwen3 block).
+// Formulas: the decoder block of Llama, Qwen2 and Qwen3 in Hugging Face transformers.
 // **Ownership:** owns activations; borrows weights and cache for a call.
 // **Threads:** one thread.
 // **Cost:** rows pass each layer in chunks whose activations stay in the second-level cache; no
@@ -30,9 +30,9 @@ struct RowRun {
 };
 
 struct RunnerLimits {
-  std::int64_t rows = 2048;        ///< T of one step
-  std::int64_t positions = 2048;   ///< longest sequence
-  std::int64_t logit_rows = 256;   ///< rows per call of `logits`
+  std::int64_t rows = 2048;       ///< T of one step
+  std::int64_t positions = 2048;  ///< longest sequence
+  std::int64_t logit_rows = 256;  ///< rows per call of `logits`
 };
 
 struct RunnerTimes {
@@ -81,16 +81,16 @@ class ModelRunner {
   std::int64_t chunk_rows_;
   float query_scale_;
 
-  AlignedBuffer hidden_;     // [T, H] residual stream
-  AlignedBuffer normed_;     // [chunk, H]
-  AlignedBuffer qkv_;        // [chunk, (N + 2K)·D]
-  AlignedBuffer attended_;   // [chunk, N·D]
-  AlignedBuffer gate_up_;    // [chunk, 2·padded(F)]
-  AlignedBuffer selected_;   // [T, H]
-  AlignedBuffer logits_;     // [logit_rows, V]
-  AlignedBuffer cosines_;    // [positions, D/2]
+  AlignedBuffer hidden_;    // [T, H] residual stream
+  AlignedBuffer normed_;    // [chunk, H]
+  AlignedBuffer qkv_;       // [chunk, (N + 2K)·D]
+  AlignedBuffer attended_;  // [chunk, N·D]
+  AlignedBuffer gate_up_;   // [chunk, 2·padded(F)]
+  AlignedBuffer selected_;  // [T, H]
+  AlignedBuffer logits_;    // [logit_rows, V]
+  AlignedBuffer cosines_;   // [positions, D/2]
   AlignedBuffer sines_;
-  AlignedBuffer scratch_;    // attention
+  AlignedBuffer scratch_;  // attention
   std::vector<RowRun> pieces_;
   RunnerTimes times_;
 };

@@ -60,8 +60,8 @@ PackedLayer pack_layer(const ModelConfig& config, const Source& source, std::int
   const std::int64_t q = config.q_size();
   const std::int64_t kv = config.kv_size();
   const std::int64_t up_offset = padded(config.intermediate_size);
-  const Part qkv[] = {{attention + "q_proj", 0}, {attention + "k_proj", q},
-                      {attention + "v_proj", q + kv}};
+  const Part qkv[] = {
+      {attention + "q_proj", 0}, {attention + "k_proj", q}, {attention + "v_proj", q + kv}};
   const Part o[] = {{attention + "o_proj", 0}};
   const Part gate_up[] = {{mlp + "gate_proj", 0}, {mlp + "up_proj", up_offset}};
   const Part down[] = {{mlp + "down_proj", 0}};

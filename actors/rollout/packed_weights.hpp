@@ -48,8 +48,8 @@ class PackedWeights {
  private:
   std::vector<PackedLayer> layers_;
   AlignedBuffer final_norm_;
-  PackedMatrix head_;         // [V, H]
-  AlignedBuffer embedding_;   // [V, H] row-major, empty when tied
+  PackedMatrix head_;        // [V, H]
+  AlignedBuffer embedding_;  // [V, H] row-major, empty when tied
 };
 
 }  // namespace troupe::actors

@@ -36,7 +36,7 @@ namespace troupe::actors {
 struct EngineOptions {
   std::int32_t max_model_tokens = 0;  ///< prompt + output bound; 0 = max_position_embeddings
   std::int32_t max_num_seqs = 256;    ///< sequences that hold KV and run in one step
-  std::int32_t max_num_batched_tokens = 2048;  ///< rows of one step; ≥ max_num_seqs
+  std::int32_t max_num_batched_tokens = 2048;   ///< rows of one step; ≥ max_num_seqs
   std::int32_t max_queued_sequences = 1 << 20;  ///< bound on unfinished sequences
   std::int32_t kv_blocks = 0;         ///< blocks of 16 tokens; 0 = as many as can be in use
   Bytes kv_bytes_max = gibibytes(1);  ///< bound on the KV cache when `kv_blocks` is 0
@@ -55,9 +55,9 @@ enum class WeightUpdate {
 
 /// What one step did.
 struct EngineStep {
-  std::int32_t rows = 0;              ///< tokens run through the model
+  std::int32_t rows = 0;  ///< tokens run through the model
   std::int32_t tokens_generated = 0;
-  std::int32_t finished = 0;          ///< sequences that ended in this step
+  std::int32_t finished = 0;  ///< sequences that ended in this step
 };
 
 class RolloutEngine {

@@ -12,8 +12,8 @@ namespace troupe::actors {
 struct RolloutStats {
   std::int64_t steps = 0;
   std::int64_t tokens_generated = 0;
-  std::int64_t prefill_tokens = 0;  ///< prompt and recomputed tokens run through the model
-  std::int64_t decode_tokens = 0;   ///< tokens run through the model one at a time
+  std::int64_t prefill_tokens = 0;        ///< prompt and recomputed tokens run through the model
+  std::int64_t decode_tokens = 0;         ///< tokens run through the model one at a time
   std::int64_t prefix_tokens_shared = 0;  ///< prompt tokens that forks did not have to prefill
   std::int64_t forks = 0;
   std::int64_t preemptions = 0;

@@ -56,13 +56,13 @@ class Sampler {
   std::int64_t vocab_size_;
   const KernelTable* kernels_;
   AlignedBuffer penalised_;
-  AlignedBuffer weights_;   // exp(score − max) of tokens still in, 0 of dropped ones
+  AlignedBuffer weights_;          // exp(score − max) of tokens still in, 0 of dropped ones
   const float* scores_ = nullptr;  // the logits, or their penalised copy
   float score_max_ = 0.0f;
   float logit_max_ = 0.0f;
-  double full_total_ = 0.0;  // Σ exp((logit − max) / T)
-  double total_ = 0.0;       // Σ weights_
-  std::vector<std::int32_t> counts_;      // per token: occurrences, zero between calls
+  double full_total_ = 0.0;           // Σ exp((logit − max) / T)
+  double total_ = 0.0;                // Σ weights_
+  std::vector<std::int32_t> counts_;  // per token: occurrences, zero between calls
   std::vector<std::int32_t> candidates_;
   std::vector<float> selection_;
 };

@@ -17,10 +17,10 @@ struct Range {
 
 result<void> SamplingOptions::check() const {
   constexpr double kLarge = 1e6;
-  for (const Range& range : {Range{"temperature", temperature, 0.0, kLarge},
-                             Range{"min_p", min_p, 0.0, 1.0},
-                             Range{"frequency_penalty", frequency_penalty, -2.0, 2.0},
-                             Range{"presence_penalty", presence_penalty, -2.0, 2.0}})
+  for (const Range& range :
+       {Range{"temperature", temperature, 0.0, kLarge}, Range{"min_p", min_p, 0.0, 1.0},
+        Range{"frequency_penalty", frequency_penalty, -2.0, 2.0},
+        Range{"presence_penalty", presence_penalty, -2.0, 2.0}})
     if (!(range.value >= range.low && range.value <= range.high))
       return fail(ErrorCode::kInvalidArgument, "sampling: {} is {}, wanted {} to {}", range.name,
                   range.value, range.low, range.high);

@@ -24,11 +24,11 @@ struct SamplingOptions {
   double frequency_penalty = 0.0;   ///< per occurrence in the output; [-2, 2]
   double presence_penalty = 0.0;    ///< once per distinct token of the output; [-2, 2]
 
-  std::int32_t max_new_tokens = 16;          ///< ≥ 1
-  std::vector<std::int32_t> stop_ids = {};   ///< end of sequence; the id stays in the output
+  std::int32_t max_new_tokens = 16;            ///< ≥ 1
+  std::vector<std::int32_t> stop_ids = {};     ///< end of sequence; the id stays in the output
   std::vector<std::string> stop_strings = {};  ///< matched on bytes across token borders
-  bool ignore_eos = false;                   ///< do not stop at `stop_ids`
-  std::uint64_t seed = 0;                    ///< run seed of the counter-based draw
+  bool ignore_eos = false;                     ///< do not stop at `stop_ids`
+  std::uint64_t seed = 0;                      ///< run seed of the counter-based draw
 
   bool operator==(const SamplingOptions&) const = default;
 

@@ -106,7 +106,7 @@ struct Sequence {
   }
 };
 
-constexpr Case kCases[] = {{1, 64, 70}, {2, 8, 45}, {3, 64, 33},  {7, 64, 50},
+constexpr Case kCases[] = {{1, 64, 70}, {2, 8, 45},   {3, 64, 33}, {7, 64, 50},
                            {4, 32, 48}, {1, 128, 20}, {9, 24, 19}, {20, 16, 18}};
 
 TEST(PagedAttention, MatchesADoubleReferenceOnEveryPath) {

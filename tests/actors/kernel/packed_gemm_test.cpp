@@ -24,8 +24,7 @@ struct Problem {
   AlignedBuffer bias;
   PackedMatrix packed;
 
-  Problem(Shape s, std::int64_t rows, std::uint64_t seed)
-      : shape(s), packed(s.outputs, s.inputs) {
+  Problem(Shape s, std::int64_t rows, std::uint64_t seed) : shape(s), packed(s.outputs, s.inputs) {
     Rng rng(seed);
     for (std::int64_t i = 0; i < s.inputs * s.outputs; ++i)
       weight.push_back(static_cast<float>(rng.normal()));
@@ -113,9 +112,8 @@ TEST(PackedGemm, AddsBiasThenTheOldValue) {
                 GemmOptions{.bias = problem.bias.data(), .accumulate = true});
     for (std::int64_t r = 0; r < kRows; ++r)
       for (std::int64_t o = 0; o < shape.outputs; ++o)
-        ASSERT_EQ(bits(out[r * stride + o]),
-                  bits((problem.chain(r, o) + problem.bias[o]) +
-                       old[static_cast<std::size_t>(r * stride + o)]));
+        ASSERT_EQ(bits(out[r * stride + o]), bits((problem.chain(r, o) + problem.bias[o]) +
+                                                  old[static_cast<std::size_t>(r * stride + o)]));
   }
 }
 

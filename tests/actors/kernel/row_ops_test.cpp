@@ -23,8 +23,8 @@ TEST(RowOps, ExpIsWithinTwoUlpOfTheLibrary) {
   for (std::size_t i = 0; i < in.size(); ++i) {
     const double exact = std::exp(static_cast<double>(in[i]));
     const auto rounded = static_cast<float>(exact);
-    const double ulp = static_cast<double>(std::nextafter(rounded, INFINITY)) -
-                       static_cast<double>(rounded);
+    const double ulp =
+        static_cast<double>(std::nextafter(rounded, INFINITY)) - static_cast<double>(rounded);
     ASSERT_LE(std::abs(static_cast<double>(out[i]) - exact), 2.0 * ulp) << in[i];
   }
 }
@@ -51,8 +51,8 @@ void expect_same_bits(std::int64_t count, F&& apply) {
     std::vector<float> out(static_cast<std::size_t>(count));
     apply(kernel_table(path), out.data());
     for (std::size_t i = 0; i < out.size(); ++i)
-      ASSERT_EQ(bits(out[i]), bits(wanted[i])) << kernel_path_name(path) << " element " << i
-                                               << " of " << count;
+      ASSERT_EQ(bits(out[i]), bits(wanted[i]))
+          << kernel_path_name(path) << " element " << i << " of " << count;
   }
 }
 
@@ -155,15 +155,15 @@ TEST(RowOps, ExpWeightsReturnsTheMaximumAndRelativeWeights) {
 
 TEST(RowOps, ExpWeightsReportsEveryKindOfBadLogitAnywhere) {
   for (const KernelPath path : available_paths()) {
-    for (const float bad : {std::numeric_limits<float>::quiet_NaN(),
-                            std::numeric_limits<float>::infinity(),
-                            -std::numeric_limits<float>::infinity()}) {
+    for (const float bad :
+         {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+          -std::numeric_limits<float>::infinity()}) {
       for (const std::int64_t place : {0, 5, 15, 16, 31, 32, 36}) {
         std::vector<float> logits(37, 1.0f);
         logits[static_cast<std::size_t>(place)] = bad;
         std::vector<float> weights(37);
-        EXPECT_TRUE(std::isnan(kernel_table(path).exp_weights(logits.data(), 37, 1.0f,
-                                                              weights.data())))
+        EXPECT_TRUE(
+            std::isnan(kernel_table(path).exp_weights(logits.data(), 37, 1.0f, weights.data())))
             << bad << " at " << place;
       }
     }

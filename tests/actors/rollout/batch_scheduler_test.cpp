@@ -3,6 +3,7 @@
 // pools from barely large enough to ample; the seed is printed.
 
 #include "actors/rollout/batch_scheduler.hpp"
+
 #include "runtime/base/check.hpp"
 #include "runtime/base/rng.hpp"
 
@@ -263,8 +264,7 @@ TEST(BatchScheduler, TheOldestAdvancesAndNobodyOvertakesInTheSmallestPool) {
     while (simulation.unfinished_ > 0) {
       const Sequence* oldest = nullptr;
       for (const Sequence* s : simulation.alive())
-        if (s->state == SequenceState::kRunning &&
-            (oldest == nullptr || priority(*s, *oldest) < 0))
+        if (s->state == SequenceState::kRunning && (oldest == nullptr || priority(*s, *oldest) < 0))
           oldest = s;
       const std::int64_t arrival = oldest != nullptr ? oldest->group->arrival : INT64_MAX;
       std::set<const PromptGroup*> fresh;

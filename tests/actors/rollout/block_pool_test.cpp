@@ -2,6 +2,7 @@
 // blocks and copy the partial one; nothing leaks.
 
 #include "actors/rollout/block_pool.hpp"
+
 #include "runtime/base/check.hpp"
 #include "runtime/base/rng.hpp"
 

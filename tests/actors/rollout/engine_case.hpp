@@ -46,10 +46,8 @@ inline ModelConfig switched_config(ModelFamily family) {
   config.qk_norm = family == ModelFamily::kQwen3;
   if (family == ModelFamily::kLlama) {
     config.qkv_bias = config.o_bias = config.mlp_bias = true;
-    config.rope = RopeConfig{.kind = RopeKind::kLlama3,
-                             .theta = 10000.0,
-                             .factor = 4.0,
-                             .original_positions = 64};
+    config.rope = RopeConfig{
+        .kind = RopeKind::kLlama3, .theta = 10000.0, .factor = 4.0, .original_positions = 64};
   }
   return config;
 }

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <map>
+#include <thread>
 #include <utility>
 
 namespace troupe::actors {
@@ -151,6 +152,19 @@ TEST_P(Invariance, HoldsThroughPreemptionsAbortsOfOthersAndSleep) {
     }
     expect_identical(results, wanted_, fmt::format("round {}", round));
   }
+}
+
+TEST_P(Invariance, HoldsForEnginesOnThreadsSideBySide) {
+  std::vector<std::vector<GeneratedSequence>> outs(3);
+  {
+    std::vector<std::jthread> threads;
+    for (std::vector<GeneratedSequence>& out : outs)
+      threads.emplace_back([this, &out] {
+        auto engine = engine_for(config_, *weights_, EngineOptions{.max_num_seqs = 6});
+        out = generate_all(*engine, requests_);
+      });
+  }
+  for (const auto& out : outs) expect_identical(out, wanted_, "thread");
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Invariance, ::testing::Range(0, 4));

@@ -1,5 +1,5 @@
-// The rollout engine's own promises: how sequences end, what is refused and with which words, weight
-// updates while sequences run, isolation of failures, sleep and wake, bounds, counters.
+// The rollout engine's own promises: how sequences end, what is refused and with which words,
+// weight updates while sequences run, isolation of failures, sleep and wake, bounds, counters.
 
 #include "tests/actors/rollout/engine_case.hpp"
 
@@ -275,8 +275,8 @@ class WeightUpdates : public Engine {
     update.results = engine->take_finished();
     std::ranges::sort(update.results, {}, &GeneratedSequence::id);
     for (const GeneratedSequence& s : update.results)
-      update.tokens_before.push_back(static_cast<std::size_t>(
-          std::ranges::count(s.versions, WeightVersion{1})));
+      update.tokens_before.push_back(
+          static_cast<std::size_t>(std::ranges::count(s.versions, WeightVersion{1})));
     return update;
   }
   std::vector<GeneratedSequence> plain(const WeightSet& weights) {
@@ -316,8 +316,8 @@ TEST_F(WeightUpdates, RecomputeEqualsResumingEachPrefixUnderTheNewWeights) {
     };
     const GeneratedSequence& old = old_results[i];
     GenerateRequest request = simple_request(i);
-    request.prefixes = {{cut(old.tokens), cut(old.log_probs), cut(old.full_log_probs),
-                         cut(old.versions)}};
+    request.prefixes = {
+        {cut(old.tokens), cut(old.log_probs), cut(old.full_log_probs), cut(old.versions)}};
     expect_identical(update.results[i], generate_all(*engine, {request})[0], "recompute");
   }
   EXPECT_GT(mixed, 0u);
@@ -331,8 +331,8 @@ TEST_F(WeightUpdates, KeepKvGoesOnAndStampsEachTokenWithItsVersion) {
     EXPECT_TRUE(std::ranges::is_sorted(s.versions));
     EXPECT_EQ(s.versions.size(), s.tokens.size());
     const auto keep = static_cast<std::ptrdiff_t>(update.tokens_before[i]);
-    EXPECT_TRUE(std::equal(s.tokens.begin(), s.tokens.begin() + keep,
-                           old_results[i].tokens.begin()));
+    EXPECT_TRUE(
+        std::equal(s.tokens.begin(), s.tokens.begin() + keep, old_results[i].tokens.begin()));
   }
   EXPECT_GT(update.tokens_before[0], 0u);
   EXPECT_LT(update.tokens_before[0], update.results[0].tokens.size());
@@ -340,8 +340,8 @@ TEST_F(WeightUpdates, KeepKvGoesOnAndStampsEachTokenWithItsVersion) {
 
 TEST(EngineFailures, AFailedSequenceFailsAloneAndLeavesNoTraceInTheCache) {
   // Untied, so that a poisoned embedding row harms only sequences that hold its token.
-  for (const float poison : {std::numeric_limits<float>::quiet_NaN(),
-                             std::numeric_limits<float>::infinity()}) {
+  for (const float poison :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     ModelConfig config = tiny_config();
     config.tie_embeddings = false;
     const WeightSet clean = weights_for(config);
@@ -367,8 +367,8 @@ TEST(EngineFailures, AFailedSequenceFailsAloneAndLeavesNoTraceInTheCache) {
     for (std::size_t i = 0; i < out.size(); ++i) {
       const auto drawn = std::ranges::find(wanted[i].tokens, 13);
       // The poison enters the model with the token after 13 was appended; the last needs no run.
-      const bool hit = i % 3 == 1 ||
-                       (drawn != wanted[i].tokens.end() && drawn + 1 != wanted[i].tokens.end());
+      const bool hit =
+          i % 3 == 1 || (drawn != wanted[i].tokens.end() && drawn + 1 != wanted[i].tokens.end());
       if (!hit) {
         expect_identical(out[i], wanted[i], "healthy");
         continue;
@@ -376,12 +376,11 @@ TEST(EngineFailures, AFailedSequenceFailsAloneAndLeavesNoTraceInTheCache) {
       ++failed;
       EXPECT_EQ(out[i].reason, StopReason::kFailed);
       ASSERT_TRUE(out[i].error.has_value());
-      EXPECT_NE(out[i].error->message.find(fmt::format("prompt {} sample 0 (sequence {})", i,
-                                                       out[i].id.value)),
+      EXPECT_NE(out[i].error->message.find(
+                    fmt::format("prompt {} sample 0 (sequence {})", i, out[i].id.value)),
                 std::string::npos)
           << out[i].error->to_string();
-      EXPECT_TRUE(std::equal(out[i].tokens.begin(), out[i].tokens.end(),
-                             wanted[i].tokens.begin()));
+      EXPECT_TRUE(std::equal(out[i].tokens.begin(), out[i].tokens.end(), wanted[i].tokens.begin()));
     }
     EXPECT_GE(failed, 4u);
     EXPECT_LT(failed, out.size());
@@ -401,8 +400,9 @@ TEST_F(Engine, CountsTokensStepsAndSharing) {
   EXPECT_EQ(stats.forks, 3);
   EXPECT_EQ(stats.prefix_tokens_shared, 15);
   EXPECT_EQ(stats.steps, 10);
-  EXPECT_EQ(std::accumulate(stats.rows_histogram.begin(), stats.rows_histogram.end(),
-                            std::int64_t{0}), 10);
+  EXPECT_EQ(
+      std::accumulate(stats.rows_histogram.begin(), stats.rows_histogram.end(), std::int64_t{0}),
+      10);
   EXPECT_EQ(stats.rows_histogram[2], 10) << "5 rows once, then 4";
   EXPECT_EQ(stats.finished, 4);
   EXPECT_GT(stats.gemm_s, 0.0);

@@ -53,7 +53,8 @@ std::vector<double> naive_distribution(const std::vector<float>& logits,
   for (const double x : p) total += x;
   std::vector<std::size_t> order(vocab);
   for (std::size_t t = 0; t < vocab; ++t) order[t] = t;
-  std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) { return score[a] > score[b]; });
+  std::ranges::stable_sort(order,
+                           [&](std::size_t a, std::size_t b) { return score[a] > score[b]; });
   double before = 0.0;
   for (const std::size_t t : order) {
     const double mass = p[t] / total;
@@ -112,7 +113,9 @@ void expect_draws_follow(SamplingOptions options, const std::string& name) {
   Sampler sampler(static_cast<std::int64_t>(vocab), kernel_table());
   std::vector<int> counts(vocab, 0);
   for (int i = 0; i < kDraws; ++i) {
-    const SampleKey key{.seed = 5, .prompt = 8, .sample = static_cast<std::uint32_t>(i / 200),
+    const SampleKey key{.seed = 5,
+                        .prompt = 8,
+                        .sample = static_cast<std::uint32_t>(i / 200),
                         .position = static_cast<std::uint32_t>(i % 200)};
     const SampledToken drawn = sampler.sample(logits, options, tokens, 3, key).value();
     const auto token = static_cast<std::size_t>(drawn.token);
@@ -143,8 +146,9 @@ TEST(Sampler, DrawsFollowTheExactDistributionForEachOption) {
   expect_draws_follow({.repetition_penalty = 1.6}, "repetition penalty");
   expect_draws_follow({.frequency_penalty = 0.7}, "frequency penalty");
   expect_draws_follow({.presence_penalty = 1.2}, "presence penalty");
-  expect_draws_follow({.temperature = 1.3, .top_p = 0.9, .top_k = 12, .min_p = 0.02,
-                       .repetition_penalty = 1.2}, "all");
+  expect_draws_follow(
+      {.temperature = 1.3, .top_p = 0.9, .top_k = 12, .min_p = 0.02, .repetition_penalty = 1.2},
+      "all");
 }
 
 TEST(Sampler, GreedyTakesTheLowestIdOnTiesAndReportsTemperatureOne) {
@@ -191,9 +195,9 @@ TEST(Sampler, GivesTheSameTokenOnEveryKernelPath) {
 
 TEST(Sampler, RefusesLogitsThatAreNotFiniteAndStaysUsable) {
   Sampler sampler(20, kernel_table());
-  for (const float bad : {std::numeric_limits<float>::quiet_NaN(),
-                          std::numeric_limits<float>::infinity(),
-                          -std::numeric_limits<float>::infinity()}) {
+  for (const float bad :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+        -std::numeric_limits<float>::infinity()}) {
     std::vector<float> logits(20, 0.25f);
     logits[17] = bad;
     const auto drawn = sampler.sample(logits, {}, {}, 0, {});
@@ -212,8 +216,11 @@ TEST(Sampler, CopesWithExtremeOptions) {
   const std::vector<float> equal(5, 1.0f);
   std::set<std::int32_t> seen;
   for (std::uint32_t i = 0; i < 200; ++i)
-    seen.insert(sampler.sample(equal, {.temperature = 1e6, .top_k = 1, .min_p = 1.0}, {}, 0,
-                               {.position = i}).value().token);
+    seen.insert(
+        sampler
+            .sample(equal, {.temperature = 1e6, .top_k = 1, .min_p = 1.0}, {}, 0, {.position = i})
+            .value()
+            .token);
   EXPECT_EQ(seen.size(), 5u) << "ties with the k-th stay";
   seen.clear();
   for (std::uint32_t i = 0; i < 200; ++i)

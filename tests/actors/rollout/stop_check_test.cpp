@@ -2,6 +2,7 @@
 // token), stop ids, length, and their order.
 
 #include "actors/rollout/stop_check.hpp"
+
 #include "runtime/base/rng.hpp"
 
 #include <gtest/gtest.h>

@@ -36,8 +36,8 @@ TEST(RolloutEngine, LogProbsMatchTheDoubleReferenceForEveryFamily) {
         switched_config(ModelFamily::kQwen3)}) {
     const WeightSet weights = weights_for(config, 5);
     const ReferenceModel reference(config, weights.tensors());
-    auto engine = engine_for(config, weights, EngineOptions{.max_num_seqs = 3,
-                                                            .max_num_batched_tokens = 11});
+    auto engine =
+        engine_for(config, weights, EngineOptions{.max_num_seqs = 3, .max_num_batched_tokens = 11});
     std::vector<GenerateRequest> requests;
     for (const double temperature : {1.0, 0.6, 1.7}) {
       GenerateRequest request;
@@ -79,9 +79,9 @@ TEST_F(Stories, TellsItsGoldenTextGreedilyFromBos) {
   request.sampling.temperature = 0.0;
   request.sampling.max_new_tokens = 100;
   const auto out = generate_all(*engine, {request});
-  const std::vector<std::int32_t> first = {403, 407, 261, 378, 432, 383, 286, 261, 376, 298,
-                                           315, 421, 395, 317, 426, 338, 401, 396, 267, 337,
-                                           410, 408, 419, 292, 411, 322, 265, 282, 295, 433, 426};
+  const std::vector<std::int32_t> first = {403, 407, 261, 378, 432, 383, 286, 261, 376, 298, 315,
+                                           421, 395, 317, 426, 338, 401, 396, 267, 337, 410, 408,
+                                           419, 292, 411, 322, 265, 282, 295, 433, 426};
   ASSERT_EQ(out[0].tokens.size(), 100u);
   EXPECT_EQ(std::vector<std::int32_t>(out[0].tokens.begin(), out[0].tokens.begin() + 31), first);
   const Tokenizer tokenizer = Tokenizer::load(folder_).value();
@@ -107,8 +107,8 @@ TEST_F(Stories, GreedyTokensAndLogProbsMatchTheDoubleReference) {
 
 TEST_F(Stories, SampledLogProbsMatchTheDoubleReferenceOverALongContext) {
   const ReferenceModel reference(config_, weights_->tensors());
-  auto engine = engine_for(config_, *weights_, EngineOptions{.max_num_seqs = 4,
-                                                             .max_num_batched_tokens = 8});
+  auto engine =
+      engine_for(config_, *weights_, EngineOptions{.max_num_seqs = 4, .max_num_batched_tokens = 8});
   GenerateRequest request;
   request.prompt = {1};
   request.sample_indices = {0, 1, 2};
