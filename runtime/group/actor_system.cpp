@@ -9,11 +9,10 @@
 #include <map>
 #include <thread>
 
-#if defined(__SANITIZE_THREAD__) && !defined(TROUPE_CAF_INSTRUMENTED)
+#if defined(__SANITIZE_THREAD__)
 // A distribution's CAF is not instrumented, so ThreadSanitizer does not see how its mailboxes order
 // sender and receiver. Accesses made from inside CAF are left out; what a message hands to our own
-// threads is ordered by `Rank::fence` besides. docs/caf.md: the same tests against an instrumented
-// CAF 1.1 need no suppression.
+// threads is ordered by `Rank::fence` besides.
 extern "C" const char* __tsan_default_suppressions() {
   return "race:^caf::\nrace:libcaf_core.so\n";
 }

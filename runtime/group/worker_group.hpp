@@ -22,8 +22,8 @@
 // **Cost:** parts are split once, ranks share them, and payload columns are not copied. A call goes
 // straight into the engines' queues and the shells only observe: through the shells it costs one
 // actor message per rank more and gives nothing, since a shell must never hold a call back. p50 of
-// call and gather, bench/dispatch on 2 cores: waking bare threads 29 µs at 8 ranks and 232 µs at
-// 64, direct 36 and 268, through the shells 49 and 334.
+// call and gather, bench/dispatch on 2 cores with other work: direct 36 µs at 8 ranks and 230 µs
+// at 64, through the shells 52 to 87 and 330 to 445; waking bare threads 56 and 225.
 
 #include "runtime/group/dispatch.hpp"
 #include "runtime/group/group_core.hpp"

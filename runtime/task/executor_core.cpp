@@ -44,6 +44,7 @@ bool ExecutorCore::post(Ref<Runnable> item) {
     const std::lock_guard lock(mutex_);
     if (closed_) return false;
     ready_.push_back(std::move(item));
+    any_ready_.store(true, std::memory_order_release);
   }
   posted_.notify_one();
   return true;
@@ -76,6 +77,7 @@ void ExecutorCore::start_root(std::coroutine_handle<> root, RootId& id) {
       roots_.emplace(id, root);
       root_ids_.emplace(root.address(), id);
       ready_.push_back(make_ref<RootStart>(this, id));
+      any_ready_.store(true, std::memory_order_release);
     }
   }
   posted_.notify_one();
@@ -134,6 +136,7 @@ bool ExecutorCore::run_one() {
     } else if (!ready_.empty()) {
       item = std::move(ready_.front());
       ready_.pop_front();
+      any_ready_.store(!ready_.empty(), std::memory_order_relaxed);
     } else {
       return false;
     }
@@ -148,6 +151,10 @@ bool ExecutorCore::run_one() {
 }
 
 bool ExecutorCore::wait(TimePoint until) {
+  if (virtual_clock_ == nullptr && until > clock_->now() &&
+      look_again([this] { return any_ready_.load(std::memory_order_acquire); })) {
+    return true;
+  }
   std::unique_lock lock(mutex_);
   while (ready_.empty()) {
     const TimePoint timer = timers_.empty() ? TimePoint::max() : timers_.begin()->first.first;

@@ -75,6 +75,7 @@ class ExecutorCore final : public RefCounted {
   std::mutex mutex_;  // guards all below but graveyard_
   std::condition_variable posted_;
   std::deque<Ref<Runnable>> ready_;
+  std::atomic<bool> any_ready_{false};  // that ready_ holds something, without the lock
   std::map<TimerId, Ref<Observer>> timers_;
   std::unordered_map<RootId, std::coroutine_handle<>> roots_;
   std::unordered_map<void*, RootId> root_ids_;  // by frame address

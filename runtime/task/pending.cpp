@@ -27,7 +27,7 @@ class ThreadWaiter final : public Observer {
 }  // namespace
 
 bool block_on(Signal& event, Deadline deadline) {
-  if (event.done()) return true;
+  if (event.done() || (!deadline.passed() && look_again([&] { return event.done(); }))) return true;
   const auto waiter = make_ref<ThreadWaiter>();
   if (!event.subscribe(waiter)) return true;
   if (waiter->wait(deadline)) return true;
