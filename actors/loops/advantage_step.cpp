@@ -49,8 +49,9 @@ std::vector<std::string> wanted_columns(const AdvantageStepOptions& options, con
 }
 
 /// A per-token column must have the lengths of the responses, row by row.
-result<std::vector<float>> token_column(const Batch& batch, std::string_view name,
-                                        std::span<const std::int64_t> lengths) {
+template <class T>
+result<std::vector<T>> token_column(const Batch& batch, std::string_view name,
+                                    std::span<const std::int64_t> lengths) {
   TROUPE_TRY(const Column found, batch.require(name));
   for (std::int64_t row = 0; row < found.rows(); ++row) {
     const std::int64_t wanted = lengths[static_cast<std::size_t>(row)];
@@ -58,7 +59,7 @@ result<std::vector<float>> token_column(const Batch& batch, std::string_view nam
       return fail(ErrorCode::kConflict, "advantage: column {} row {}: {} tokens, responses has {}",
                   name, row, found.row_length(row), wanted);
   }
-  return found.values<float>();
+  return found.values<T>();
 }
 
 result<StepColumns> read_columns(const AdvantageStepOptions& options, const Batch& batch,
@@ -76,11 +77,8 @@ result<StepColumns> read_columns(const AdvantageStepOptions& options, const Batc
   columns.scores = local.column(column::kScores).values<float>();
   columns.groups = local.column(column::kGroup).values<std::int64_t>();
   columns.mask.assign(tokens, 1);
-  if (const Column* mask = local.find(column::kResponseMask)) {
-    columns.mask = mask->values<std::uint8_t>();
-    if (columns.mask.size() != tokens)
-      return fail(ErrorCode::kConflict, "advantage: column {}: {} tokens, responses has {}",
-                  column::kResponseMask, columns.mask.size(), tokens);
+  if (local.has(column::kResponseMask)) {
+    TROUPE_TRY(columns.mask, token_column<std::uint8_t>(local, column::kResponseMask, lengths));
   }
   if (const Column* valid = local.find(runtime::kValidColumn)) {
     for (std::int64_t row = 0; row < valid->rows(); ++row) {
@@ -91,16 +89,27 @@ result<StepColumns> read_columns(const AdvantageStepOptions& options, const Batc
     }
   }
   if (local.has(column::kValues)) {
-    TROUPE_TRY(columns.values, token_column(local, column::kValues, lengths));
+    TROUPE_TRY(columns.values, token_column<float>(local, column::kValues, lengths));
   }
   if (options.kl_in_reward) {
-    TROUPE_TRY(columns.old_log_probs, token_column(local, column::kOldLogProbs, lengths));
+    TROUPE_TRY(columns.old_log_probs, token_column<float>(local, column::kOldLogProbs, lengths));
     TROUPE_TRY(columns.reference_log_probs,
-               token_column(local, column::kReferenceLogProbs, lengths));
+               token_column<float>(local, column::kReferenceLogProbs, lengths));
   }
   if (options.greedy_baseline)
     columns.baselines = local.column(column::kBaselineScores).values<float>();
   return columns;
+}
+
+/// An estimator may be a program's own: what it returns is checked before it is used.
+result<void> check_output(const AdvantageOutput& output, std::size_t tokens, bool needs_returns) {
+  if (output.advantages.size() != tokens)
+    return fail(ErrorCode::kConflict, "advantage: the estimator returned {} advantages, wanted {}",
+                output.advantages.size(), tokens);
+  if (output.returns.size() != tokens && (needs_returns || !output.returns.empty()))
+    return fail(ErrorCode::kConflict, "advantage: the estimator returned {} returns, wanted {}",
+                output.returns.size(), tokens);
+  return {};
 }
 
 /// Mean, greatest and least of a stream of numbers.
@@ -182,9 +191,8 @@ result<Batch> AdvantageStep::operator()(const Batch& batch, runtime::PullMeter* 
   const AdvantageInput input{
       .tokens = view, .rewards = rewards, .values = columns.values, .baselines = columns.baselines};
   TROUPE_TRY(AdvantageOutput advantage, options_.estimator(input, options_.options));
-  if (advantage.advantages.size() != columns.mask.size())
-    return fail(ErrorCode::kConflict, "advantage: the estimator returned {} advantages, wanted {}",
-                advantage.advantages.size(), columns.mask.size());
+  TROUPE_TRY_VOID(check_output(advantage, columns.mask.size(),
+                               options_.keep_returns || !columns.values.empty()));
   report_tokens(metrics, "critic/advantages", columns, advantage.advantages);
   report_tokens(metrics, "critic/returns", columns, advantage.returns);
   if (!columns.values.empty()) {

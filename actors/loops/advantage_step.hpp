@@ -15,6 +15,7 @@
 #include "runtime/batch/column_ref.hpp"
 
 #include <optional>
+#include <utility>
 
 namespace troupe::actors {
 
@@ -35,8 +36,9 @@ class AdvantageStep {
 
   /// Columns in: responses (lengths only), response_mask, scores, group; optional values,
   /// old_log_probs + ref_log_prob, baseline_scores. Out: advantages, returns (when kept), with
-  /// metrics `critic/{score,rewards,advantages,returns,values}/{mean,max,min}`, group counts and
-  /// `actor/reward_kl_penalty`. Errors name the column; `meter` counts bytes read.
+  /// metrics `critic/{score,rewards,advantages,returns,values}/{mean,max,min}`,
+  /// `critic/vf_explained_var`, group counts and `actor/reward_kl_penalty{,_coeff}`. Errors name
+  /// the column, or what the estimator returned in the wrong number; `meter` counts bytes read.
   result<runtime::Batch> operator()(const runtime::Batch& batch,
                                     runtime::PullMeter* meter = nullptr);
 

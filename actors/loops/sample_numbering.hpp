@@ -16,8 +16,9 @@ namespace troupe::actors {
 result<runtime::Batch> number_samples(const runtime::Batch& prompts, std::int64_t group_size);
 
 /// Metrics over finished samples: `response_length/*`, `prompt_length/*`,
-/// `response_length/clip_ratio` (share that ran into the length bound), `response/failed`, and
-/// the count `perf/total_num_tokens`. Reads lengths and `stop_reason` only; `meter` counts bytes.
+/// `response_length/clip_ratio` (share that ran into the length bound), `response/failed` (count),
+/// `response/aborted_ratio`, and the count `perf/total_num_tokens`. Reads lengths and `stop_reason`
+/// only; `meter` counts bytes.
 result<runtime::Metrics> length_metrics(const runtime::Batch& batch,
                                         runtime::PullMeter* meter = nullptr);
 

@@ -15,13 +15,13 @@ result<void> save_engine(const TrainEngine& engine, const CheckpointTarget& targ
 }
 
 result<void> load_engine(TrainEngine& engine, const CheckpointSource& source) {
-  TROUPE_TRY(const std::string json, source.checkpoint->state(source.role));
+  TROUPE_TRY(const std::string json, source.checkpoint.state(source.role));
   const std::string prefix = source.role + "/";
   std::vector<std::vector<float>> values;
   std::vector<NamedTensor> tensors;
-  for (const auto& [name, entry] : source.checkpoint->index().tensors) {
+  for (const auto& [name, entry] : source.checkpoint.index().tensors) {
     if (name.compare(0, prefix.size(), prefix) != 0) continue;
-    TROUPE_TRY(std::vector<float> data, source.checkpoint->tensor<float>(name));
+    TROUPE_TRY(std::vector<float> data, source.checkpoint.tensor<float>(name));
     values.push_back(std::move(data));
     tensors.push_back(NamedTensor{
         .name = name.substr(prefix.size()), .shape = entry.shape, .data = values.back()});

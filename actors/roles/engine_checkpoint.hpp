@@ -13,15 +13,17 @@
 
 namespace troupe::actors {
 
-/// Where rank 0 of a group writes. The writer outlives the call.
+/// Where rank 0 of a group writes. The writer outlives the group: a call that met its deadline may
+/// still be writing.
 struct CheckpointTarget {
   runtime::CheckpointWriter* writer = nullptr;
   std::string role;
 };
 
-/// From where every rank of a group reads. The checkpoint outlives the call.
+/// From where every rank of a group reads. Holds the index: a call ends with the first rank that
+/// fails, when others may still be reading.
 struct CheckpointSource {
-  const runtime::Checkpoint* checkpoint = nullptr;
+  runtime::Checkpoint checkpoint;
   std::string role;
 };
 

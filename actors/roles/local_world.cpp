@@ -156,9 +156,9 @@ task<void> LocalWorld::save(runtime::CheckpointWriter& writer) {
 }
 
 task<void> LocalWorld::load(const runtime::Checkpoint& checkpoint) {
-  const CheckpointSource actor{&checkpoint, "actor"};
+  const CheckpointSource actor{checkpoint, "actor"};
   co_await policy_->call<&PolicyWorker::load>(actor);
-  const CheckpointSource critic{&checkpoint, "critic"};
+  const CheckpointSource critic{checkpoint, "critic"};
   if (critic_) co_await critic_->call<&CriticWorker::load>(critic);
 }
 

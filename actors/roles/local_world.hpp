@@ -74,7 +74,8 @@ class LocalWorld {
   LocalCritic* critic() { return critic_role_ ? &*critic_role_ : nullptr; }
   LocalWeights& weights() { return *weights_role_; }
 
-  /// Engines, optimizer and counters of the trained roles, as `actor` and `critic`.
+  /// Engines, optimizer and counters of the trained roles, as `actor` and `critic`. The writer
+  /// outlives the world: see CheckpointTarget.
   runtime::task<void> save(runtime::CheckpointWriter& writer);
   runtime::task<void> load(const runtime::Checkpoint& checkpoint);
   /// The policy's weights of rank 0, valid until its next update.
@@ -105,11 +106,12 @@ class LocalWorld {
   SteadyClock clock_;
   std::vector<std::unique_ptr<DeviceGate>> devices_;
   std::vector<std::unique_ptr<RoleGate>> role_gates_;
-  std::optional<runtime::WorkerGroup<RolloutWorker>> rollout_;
-  std::optional<runtime::WorkerGroup<RewardWorker>> reward_;
   std::optional<runtime::WorkerGroup<PolicyWorker>> policy_;
   std::optional<runtime::WorkerGroup<PolicyWorker>> reference_;
   std::optional<runtime::WorkerGroup<CriticWorker>> critic_;
+  std::optional<runtime::WorkerGroup<RewardWorker>> reward_;
+  // After policy_: a publication that failed at one rank may still read the policy's tensors.
+  std::optional<runtime::WorkerGroup<RolloutWorker>> rollout_;
   std::optional<LocalRollout> rollout_role_;
   std::optional<LocalReward> reward_role_;
   std::optional<LocalPolicy> policy_role_;

@@ -11,6 +11,7 @@
 #include "runtime/device/device_memory.hpp"
 
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace troupe::actors {

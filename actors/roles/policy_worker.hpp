@@ -1,6 +1,6 @@
 #pragma once
 
-// The trainer rank: a policy (or a frozen reference), and the critic, over one train engine each.
+// The trainer rank: a policy, or a frozen reference, over one train engine.
 //
 // **Ownership:** owns its engine; borrows the collective of its group.
 // **Threads:** the engine thread of its rank only.
@@ -54,12 +54,13 @@ class PolicyWorker {
                                                       const TrainWorkerOptions& options);
 
   /// `prompts`, `responses` → the column named in the request, jagged f32; metrics
-  /// `training/rollout_probs_diff_{mean,max}` when compared.
+  /// `training/rollout_probs_diff_{mean,max}` and `training/rollout_log_probs_diff_max` when
+  /// compared.
   result<runtime::Batch> log_probs(const runtime::Batch& batch, const LogProbRequest& request);
 
   /// One optimizer step on this rank's share of a mini-batch: `prompts`, `responses`,
-  /// `response_mask`, `old_log_probs`, `advantages`, `sequence_id` (i64). Metrics as in
-  /// TrainEngine::update_policy.
+  /// `response_mask`, `old_log_probs`, `advantages`, `sequence_id` (i64), and `ref_log_prob` where
+  /// there is one. Metrics as in TrainEngine::update_policy.
   result<runtime::Metrics> update(const runtime::Batch& batch,
                                   const PolicyUpdateSettings& settings);
 

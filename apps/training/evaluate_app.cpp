@@ -80,8 +80,7 @@ result<WorkerGroup<actors::RolloutWorker>> rollout_group(runtime::ActorSystem& s
   runtime::GroupOptions options;
   options.name = "rollout";
   options.mesh = runtime::Mesh::data_parallel(config.get<int>("trainer.n_gpus_per_node"));
-  options.call_deadline = std::chrono::duration_cast<Duration>(
-      std::chrono::duration<double>(config.get<double>("trainer.call_timeout_s")));
+  options.call_deadline = call_timeout(config);
   const actors::RolloutWorker::Options worker{.model = model.config(),
                                               .engine = engine_options(config, model)};
   return WorkerGroup<actors::RolloutWorker>::create(
@@ -123,12 +122,15 @@ result<Evaluation> evaluate(const Config& config, const TrainingRegistries& regi
   if (config.get<std::vector<std::string>>("data.val_files").empty())
     return config.refuse("data.val_files", "names no file");
   TROUPE_TRY(const auto model, ModelBundle::open(path, model_options(config)));
+  TROUPE_TRY_VOID(check_generation(config, *model));
   TROUPE_TRY(const auto prompts, open_prompts(config, *model, registries.rewards, false));
   runtime::ActorSystem system;
   TROUPE_TRY(auto rollout, rollout_group(system, config, *model));
   runtime::GroupOptions reward_options;
   reward_options.name = "reward";
   reward_options.mesh = runtime::Mesh::data_parallel(config.get<int>("reward.num_workers"));
+  reward_options.collectives = false;
+  reward_options.call_deadline = call_timeout(config);
   const auto rule = config.get<std::string>("reward.name");
   TROUPE_TRY(auto reward, WorkerGroup<actors::RewardWorker>::create(
                               system, std::move(reward_options), [&](runtime::WorkerContext&) {

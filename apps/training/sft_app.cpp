@@ -52,13 +52,15 @@ result<SftInputs> open_sft_inputs(const Config& config) {
              actors::truncation_from_name(config.get<std::string>("sft.truncation")));
   options.loss_on_prompt = config.get<bool>("sft.loss_on_prompt");
   TROUPE_TRY(inputs.train, SupervisedRows::load(files, *inputs.model, options));
-  if (config.get<std::int64_t>("sft.max_token_len_per_gpu") < inputs.train.longest())
-    return config.refuse("sft.max_token_len_per_gpu", "is below the longest row, {} tokens",
-                         inputs.train.longest());
   const auto held_out = config.get<std::vector<std::string>>("sft.val_files");
   if (!held_out.empty()) {
     TROUPE_TRY(inputs.validation, SupervisedRows::load(held_out, *inputs.model, options));
   }
+  const std::int64_t longest =
+      std::max(inputs.train.longest(), inputs.validation ? inputs.validation->longest() : 0);
+  if (config.get<std::int64_t>("sft.max_token_len_per_gpu") < longest)
+    return config.refuse("sft.max_token_len_per_gpu", "is below the longest row, {} tokens",
+                         longest);
   return inputs;
 }
 
@@ -73,8 +75,7 @@ class FineTuner {
         progress_(stderr, runtime::ProgressLine::options_for(stderr), clock_) {
     const std::int64_t by_epochs = config.get<std::int64_t>("sft.total_epochs") * steps_per_epoch();
     steps_total_ =
-        std::min(config.get_optional<std::int64_t>("sft.total_training_steps").value_or(by_epochs),
-                 by_epochs);
+        config.get_optional<std::int64_t>("sft.total_training_steps").value_or(by_epochs);
   }
 
   result<SftSummary> run();
@@ -83,6 +84,8 @@ class FineTuner {
   std::int64_t steps_per_epoch() const { return (inputs_.train.size() + rows_ - 1) / rows_; }
   std::vector<std::int64_t> order(std::int64_t epoch) const;
   bool due(const char* key) const;
+  /// Looked at once a step, so that a run never stops without the checkpoint of its last step.
+  bool stop_requested() const { return stop_ != nullptr && stop_->load(); }
   task<void> main(std::optional<Checkpoint> checkpoint);
   task<void> one_step();
   task<void> validate(Metrics& metrics);
@@ -97,10 +100,12 @@ class FineTuner {
   std::int64_t steps_total_ = 0;
   SteadyClock clock_;
   runtime::ProgressLine progress_;
-  runtime::ActorSystem system_;  // outlives the group
+  std::optional<runtime::CheckpointWriter> saving_;  // outlives the group, which writes to it
+  runtime::ActorSystem system_;                      // outlives the group
   std::optional<runtime::WorkerGroup<PolicyWorker>> group_;
   std::optional<runtime::MetricsWriter> writer_;
   RunState state_;
+  bool stopping_ = false;
   SftSummary summary_;
 };
 
@@ -129,16 +134,17 @@ task<void> FineTuner::validate(Metrics& metrics) {
 
 task<void> FineTuner::save() {
   value_or_throw(writer_->sync());
-  runtime::CheckpointWriter writer = value_or_throw(runtime::CheckpointWriter::begin(
+  saving_.emplace(value_or_throw(runtime::CheckpointWriter::begin(
       {.root = folder_,
        .step = state_.step,
-       .keep = config_.get_optional<std::int64_t>("trainer.max_actor_ckpt_to_keep").value_or(0)}));
-  const actors::CheckpointTarget target{&writer, "actor"};  // named: see local_world.cpp
+       .keep = config_.get_optional<std::int64_t>("trainer.max_actor_ckpt_to_keep").value_or(0)})));
+  const actors::CheckpointTarget target{&*saving_, "actor"};  // named: see local_world.cpp
   co_await group_->call<&PolicyWorker::save>(target);
-  value_or_throw(writer.add_state("trainer", state_.to_json()));
+  value_or_throw(saving_->add_state("trainer", state_.to_json()));
   const std::string yaml = config_.to_yaml();
-  value_or_throw(writer.add_blob("config.yaml", std::as_bytes(std::span(yaml))));
-  value_or_throw(writer.commit());
+  value_or_throw(saving_->add_blob("config.yaml", std::as_bytes(std::span(yaml))));
+  value_or_throw(saving_->commit());
+  saving_.reset();
 }
 
 task<void> FineTuner::export_model() {
@@ -174,7 +180,8 @@ task<void> FineTuner::one_step() {
   metrics.add("timing_s/step", seconds(clock_.now() - begin), Reduction::kLast);
   if (due("sft.test_freq")) co_await validate(metrics);
   value_or_throw(writer_->write(state_.step, metrics));
-  if (due("sft.save_freq") || (stop_ != nullptr && stop_->load())) co_await save();
+  stopping_ = stop_requested();
+  if (due("sft.save_freq") || stopping_) co_await save();
   if (!config_.get<bool>("trainer.progress")) co_return;
   runtime::ProgressReport line;
   line.label = "sft";
@@ -193,7 +200,7 @@ task<void> FineTuner::main(std::optional<Checkpoint> checkpoint) {
     state_ = value_or_throw(RunState::from_json(text));
     value_or_throw(check_resumed(state_, "sft", inputs_.train.size(), *checkpoint));
     warn_of_changes(config_, *checkpoint);
-    const actors::CheckpointSource source{&*checkpoint, "actor"};
+    const actors::CheckpointSource source{*checkpoint, "actor"};
     co_await group_->call<&PolicyWorker::load>(source);
     progress_.say(
         fmt::format("resumed from {}, step {}", checkpoint->folder().string(), state_.step));
@@ -202,22 +209,24 @@ task<void> FineTuner::main(std::optional<Checkpoint> checkpoint) {
       runtime::MetricsWriter::open((folder_ / "metrics.jsonl").string(),
                                    checkpoint ? std::optional(state_.step) : std::nullopt)));
   value_or_throw(runtime::write_text_file((folder_ / "config.yaml").string(), config_.to_yaml()));
-  while (state_.step < steps_total_ && !(stop_ != nullptr && stop_->load())) co_await one_step();
+  stopping_ = stop_requested();
+  while (state_.step < steps_total_ && !stopping_) co_await one_step();
   summary_.last_step = state_.step;
   summary_.stopped = state_.step < steps_total_;
   if (!summary_.stopped) co_await export_model();
 }
 
 result<SftSummary> FineTuner::run() {
-  TROUPE_TRY(const RunLock lock, RunLock::take(folder_));
-  TROUPE_TRY(auto checkpoint, checkpoint_to_resume(config_, folder_.string()));
-  summary_.run_folder = folder_;
   actors::TrainWorkerOptions worker;
   worker.model = inputs_.model->config();
   worker.weights = inputs_.model->weights().tensors();
   TROUPE_TRY(worker.engine, train_engine_options(config_, "sft", steps_total_));
+  TROUPE_TRY(const RunLock lock, RunLock::take(folder_));
+  TROUPE_TRY(auto checkpoint, checkpoint_to_resume(config_, folder_.string()));
+  summary_.run_folder = folder_;
   runtime::GroupOptions options;
   options.name = "sft";
+  options.call_deadline = call_timeout(config_);
   options.mesh = runtime::Mesh::data_parallel(config_.get<int>("trainer.n_gpus_per_node"));
   TROUPE_TRY(group_, runtime::WorkerGroup<PolicyWorker>::create(
                          system_, std::move(options), [&worker](runtime::WorkerContext& context) {

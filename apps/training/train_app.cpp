@@ -59,7 +59,8 @@ class Trainer {
   task<void> export_model();
   void report(const StepReport& report);
   bool due(const char* key) const;
-  bool stopping() const { return stop_ != nullptr && stop_->load(); }
+  /// Looked at once a step, so that a run never stops without the checkpoint of its last step.
+  bool stop_requested() const { return stop_ != nullptr && stop_->load(); }
   std::filesystem::path file(const char* name) const {
     return std::filesystem::path(folder_) / name;
   }
@@ -75,11 +76,13 @@ class Trainer {
   TraceCalls calls_;
   runtime::ProgressLine progress_;
   runtime::PullMeter meter_;
-  runtime::ActorSystem system_;  // outlives the world
+  std::optional<runtime::CheckpointWriter> saving_;  // outlives the world, whose ranks write to it
+  runtime::ActorSystem system_;                      // outlives the world
   std::unique_ptr<LocalWorld> world_;
   std::optional<actors::Cast<LocalWorld>> cast_;
   std::optional<runtime::MetricsWriter> writer_;
   RunState state_;
+  bool stopping_ = false;
   TrainSummary summary_;
 };
 
@@ -122,15 +125,16 @@ task<void> Trainer::save() {
   const runtime::ScopedSpan span(&trace_, {"controller", "controller"}, "save_checkpoint", "io",
                                  state_.step);
   value_or_throw(writer_->sync());
-  runtime::CheckpointWriter writer = value_or_throw(runtime::CheckpointWriter::begin(
+  saving_.emplace(value_or_throw(runtime::CheckpointWriter::begin(
       {.root = folder_,
        .step = state_.step,
-       .keep = config_.get_optional<std::int64_t>("trainer.max_actor_ckpt_to_keep").value_or(0)}));
-  co_await world_->save(writer);
-  value_or_throw(writer.add_state("trainer", state_.to_json()));
+       .keep = config_.get_optional<std::int64_t>("trainer.max_actor_ckpt_to_keep").value_or(0)})));
+  co_await world_->save(*saving_);
+  value_or_throw(saving_->add_state("trainer", state_.to_json()));
   const std::string yaml = config_.to_yaml();
-  value_or_throw(writer.add_blob("config.yaml", std::as_bytes(std::span(yaml))));
-  summary_.checkpoint = value_or_throw(writer.commit());
+  value_or_throw(saving_->add_blob("config.yaml", std::as_bytes(std::span(yaml))));
+  summary_.checkpoint = value_or_throw(saving_->commit());
+  saving_.reset();
 }
 
 task<void> Trainer::export_model() {
@@ -191,7 +195,8 @@ task<void> Trainer::one_step() {
   metrics.add("perf/rank_idle_share", idle.mean, Reduction::kLast);
   if (due("trainer.test_freq")) co_await validate(metrics);
   this->report(report);  // before the checkpoint: a resumed run keeps the rows up to its step
-  if (due("trainer.save_freq") || stopping()) co_await save();
+  stopping_ = stop_requested();
+  if (due("trainer.save_freq") || stopping_) co_await save();
 }
 
 task<void> Trainer::main(std::optional<Checkpoint> checkpoint) {
@@ -217,7 +222,8 @@ task<void> Trainer::main(std::optional<Checkpoint> checkpoint) {
     co_await validate(first.metrics);
     if (!checkpoint) this->report(first);  // a resumed run's file has this row already
   }
-  while (!only && state_.step < steps_total_ && !stopping()) co_await one_step();
+  stopping_ = stop_requested();
+  while (!only && state_.step < steps_total_ && !stopping_) co_await one_step();
   summary_.last_step = state_.step;
   summary_.stopped = !only && state_.step < steps_total_;
   if (!only && !summary_.stopped) co_await export_model();

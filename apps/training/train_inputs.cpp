@@ -1,7 +1,6 @@
 #include "apps/training/train_inputs.hpp"
 
 #include "actors/rollout/block_pool.hpp"
-#include "apps/training/train_schema.hpp"
 #include "runtime/base/log.hpp"
 
 #include <fmt/ranges.h>
@@ -29,6 +28,18 @@ result<std::unique_ptr<ModelBundle>> open_same_shape(const std::string& key,
   return bundle;
 }
 
+/// The longest sequence of these prompts must fit into the KV cache.
+result<void> check_kv_blocks(const Config& config, const actors::PromptLoader& prompts) {
+  const std::string key = "actor_rollout_ref.rollout.kv_cache_blocks";
+  const std::int64_t longest =
+      prompts.longest_prompt() + config.get<std::int64_t>("data.max_response_length");
+  const std::int64_t wanted = (longest + actors::kBlockTokens - 1) / actors::kBlockTokens;
+  if (config.get<std::int64_t>(key) > 0 && config.get<std::int64_t>(key) < wanted)
+    return config.refuse(key, "holds less than the longest sequence, {} tokens in {} blocks",
+                         longest, wanted);
+  return {};
+}
+
 /// The longest sequence that this data can give must fit every micro-batch and the KV cache.
 result<void> check_budgets(const Config& config, const TrainInputs& inputs) {
   const std::int64_t longest =
@@ -44,11 +55,13 @@ result<void> check_budgets(const Config& config, const TrainInputs& inputs) {
                            inputs.train->longest_prompt(),
                            config.get<std::int64_t>("data.max_response_length"));
   }
-  const std::string blocks = "actor_rollout_ref.rollout.kv_cache_blocks";
-  const std::int64_t wanted = (longest + actors::kBlockTokens - 1) / actors::kBlockTokens;
-  if (config.get<std::int64_t>(blocks) > 0 && config.get<std::int64_t>(blocks) < wanted)
-    return config.refuse(blocks, "holds less than the longest sequence, {} tokens in {} blocks",
-                         longest, wanted);
+  for (const ModelBundle* model : {inputs.reference.get(), inputs.critic.get()}) {
+    if (model != nullptr && model->config().positions_max < longest)
+      return fail(ErrorCode::kConflict, "{}: {} positions, the longest prompt and response take {}",
+                  model->folder().string(), model->config().positions_max, longest);
+  }
+  TROUPE_TRY_VOID(check_kv_blocks(config, *inputs.train));
+  if (inputs.validation) TROUPE_TRY_VOID(check_kv_blocks(config, *inputs.validation));
   if (config.get<std::string>("algorithm.adv_estimator") == "gdpo")
     return config.refuse("algorithm.adv_estimator",
                          "gdpo needs separate reward components, which `troupe train` has not; "
@@ -57,6 +70,21 @@ result<void> check_budgets(const Config& config, const TrainInputs& inputs) {
 }
 
 }  // namespace
+
+result<void> check_generation(const Config& config, const ModelBundle& model) {
+  const std::int64_t positions = model.config().positions_max;
+  if (config.get<std::int64_t>("data.max_response_length") >= positions)
+    return config.refuse("data.max_response_length", "leaves no room in {} positions of {}",
+                         positions, model.folder().string());
+  for (const bool validation : {false, true}) {
+    auto sampling = sampling_options(config, model, validation).check();
+    if (!sampling)
+      return fail(std::move(sampling).error().wrap(
+          ErrorCode::kConfig,
+          validation ? "actor_rollout_ref.rollout.val_kwargs" : "actor_rollout_ref.rollout"));
+  }
+  return {};
+}
 
 result<actors::PromptLoader> open_prompts(const Config& config, const ModelBundle& model,
                                           const actors::RewardRegistry& rewards, bool training) {
@@ -88,16 +116,7 @@ result<TrainInputs> open_inputs(const Config& config, const TrainingRegistries& 
   if (config.get<std::vector<std::string>>("data.train_files").empty())
     return config.refuse("data.train_files", "names no file");
   TROUPE_TRY(inputs.policy, ModelBundle::open(path, model_options(config)));
-  if (config.get<std::int64_t>("data.max_response_length") >= inputs.policy->config().positions_max)
-    return config.refuse("data.max_response_length", "leaves no room in {} positions of {}",
-                         inputs.policy->config().positions_max, path);
-  for (const bool validation : {false, true}) {
-    auto sampling = sampling_options(config, *inputs.policy, validation).check();
-    if (!sampling)
-      return fail(std::move(sampling).error().wrap(
-          ErrorCode::kConfig,
-          validation ? "actor_rollout_ref.rollout.val_kwargs" : "actor_rollout_ref.rollout"));
-  }
+  TROUPE_TRY_VOID(check_generation(config, *inputs.policy));
   const auto reference = config.get_optional<std::string>("actor_rollout_ref.ref.path");
   if (reference && wants_reference(config)) {
     TROUPE_TRY(inputs.reference,
@@ -130,16 +149,17 @@ result<actors::LocalWorldOptions> world_options(const Config& config, const Trai
   options.reward_workers = config.get<int>("reward.num_workers");
   const auto rule = config.get<std::string>("reward.name");
   if (rule != "auto") options.reward_rule = rule;
-  options.call_deadline = std::chrono::duration_cast<Duration>(
-      std::chrono::duration<double>(config.get<double>("trainer.call_timeout_s")));
+  options.call_deadline = call_timeout(config);
   options.temperature =
       static_cast<float>(config.get<double>("actor_rollout_ref.rollout.temperature"));
 
   const std::string actor = "actor_rollout_ref.actor";
   options.policy.model = inputs.policy->config();
   options.policy.weights = inputs.policy->weights().tensors();
+  const std::int64_t policy_steps =
+      std::max<std::int64_t>(steps - config.get<std::int64_t>("trainer.critic_warmup"), 0);
   TROUPE_TRY(options.policy.engine,
-             train_engine_options(config, actor, steps * updates_per_step(config, actor)));
+             train_engine_options(config, actor, policy_steps * updates_per_step(config, actor)));
   options.policy.plan = minibatch_plan(config, actor);
   options.policy.engine.forward_tokens_max =
       config.get<std::int64_t>("actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu");
@@ -199,7 +219,7 @@ void warn_of_changes(const Config& config, const Checkpoint& checkpoint) {
   if (!blob) return;
   const auto bytes = blob->bytes();
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  const auto before = Config::parse(train_schema({}), text, "config.yaml of the checkpoint");
+  const auto before = Config::parse(schema_for({}), text, "config.yaml of the checkpoint");
   if (!before) return;  // written by a program with names of its own
   for (const std::string& key : config.keys_below("")) {
     if (!before->has(key) || before->value(key) == config.value(key)) continue;

@@ -25,6 +25,9 @@ struct TrainInputs {
   std::optional<actors::PromptLoader> validation;
 };
 
+/// kConfig when responses leave no room in the model's positions, or sampling options are wrong.
+result<void> check_generation(const runtime::Config& config, const ModelBundle& model);
+
 /// The prompts of `data.train_files` or `data.val_files`; with `reward.name` = auto every row must
 /// have a reward.
 result<actors::PromptLoader> open_prompts(const runtime::Config& config, const ModelBundle& model,
@@ -34,7 +37,7 @@ result<actors::PromptLoader> open_prompts(const runtime::Config& config, const M
 result<TrainInputs> open_inputs(const runtime::Config& config,
                                 const TrainingRegistries& registries);
 
-/// Steps of the run: `trainer.total_training_steps`, at most `trainer.total_epochs` epochs.
+/// Steps of the run: `trainer.total_training_steps`, or those of `trainer.total_epochs` epochs.
 std::int64_t total_steps(const runtime::Config& config, const actors::PromptLoader& train);
 
 result<actors::LocalWorldOptions> world_options(const runtime::Config& config,

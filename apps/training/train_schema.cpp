@@ -420,6 +420,13 @@ result<void> check_estimator(const Config& c, const std::vector<std::string>& ow
   return {};
 }
 
+result<void> check_warmup(const Config& c) {
+  const bool critic = c.get_optional<bool>("critic.enable")
+                          .value_or(c.get<std::string>("algorithm.adv_estimator") == "gae");
+  if (critic || c.get<std::int64_t>("trainer.critic_warmup") == 0) return {};
+  return c.refuse("trainer.critic_warmup", "needs a critic; without one nothing would learn");
+}
+
 result<void> check_schedule(const Config& c) {
   for (const char* at : {"actor_rollout_ref.actor.optim.", "critic.optim.", "sft.optim."}) {
     const std::string prefix = at;
@@ -507,6 +514,7 @@ Schema train_schema(const TrainSchemaOptions& options) {
   s.rule(check_clip);
   s.rule(check_batches);
   s.rule([own = options.advantages](const Config& c) { return check_estimator(c, own); });
+  s.rule(check_warmup);
   s.rule(check_schedule);
   s.rule(check_validation);
   s.rule(check_others);

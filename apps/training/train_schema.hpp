@@ -1,9 +1,10 @@
 #pragma once
 
-// Everything that `troupe train`, `sft`, `eval` and `generate` can be told: keys, defaults, checks.
+// Everything that a configuration of `troupe train`, `sft` and `eval` can say: keys, defaults,
+// checks.
 //
 // Key names are verl's where the meaning is the same; where a key of verl's has no meaning here it
-// is refused with the reason, so that nothing in a file is silently without effect.
+// is refused with the reason.
 // **Threads:** pure.
 // **Invariants:** one schema serves all commands, so one file does too; defaults pass all rules.
 
@@ -14,12 +15,12 @@
 
 namespace troupe::apps {
 
-/// Names that a program registered and that the configuration may then use; the built-in ones are
-/// always known. Aliases of a name count as names.
+/// Names that a program registered and that the configuration may then use. Aliases of a name count
+/// as names.
 struct TrainSchemaOptions {
-  std::vector<std::string> advantages = {};
-  std::vector<std::string> policy_losses = {};
-  std::vector<std::string> rewards = {};
+  std::vector<std::string> advantages = {};     ///< beyond the built-in ones
+  std::vector<std::string> policy_losses = {};  ///< beyond the built-in ones
+  std::vector<std::string> rewards = {};        ///< all of them
 };
 
 runtime::Schema train_schema(const TrainSchemaOptions& options = {});

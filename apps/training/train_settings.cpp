@@ -177,9 +177,7 @@ result<actors::TrainEngineOptions> train_engine_options(const Config& config,
   engine.head = section == "critic" ? actors::ModelHead::kValue : actors::ModelHead::kLanguage;
   engine.seed = run_seed(config);
   engine.threads = config.get<int>("trainer.threads_per_rank");
-  const Duration timeout = std::chrono::duration_cast<Duration>(
-      std::chrono::duration<double>(config.get<double>("trainer.call_timeout_s")));
-  engine.collective_timeout = std::min<Duration>(engine.collective_timeout, timeout);
+  engine.collective_timeout = std::min<Duration>(engine.collective_timeout, call_timeout(config));
   return engine;
 }
 
@@ -270,6 +268,11 @@ std::int64_t updates_per_step(const Config& config, const std::string& section) 
   const std::int64_t rows = config.get<std::int64_t>("data.train_batch_size") *
                             config.get<std::int64_t>(std::string(kRollout) + ".n");
   return plan.epochs * ((rows + plan.rows - 1) / plan.rows);
+}
+
+Duration call_timeout(const Config& config) {
+  return std::chrono::duration_cast<Duration>(
+      std::chrono::duration<double>(config.get<double>("trainer.call_timeout_s")));
 }
 
 std::uint64_t data_seed(const Config& config) {

@@ -65,6 +65,9 @@ actors::MinibatchPlan minibatch_plan(const runtime::Config& config, const std::s
 /// Optimizer steps of `section` in one training step.
 std::int64_t updates_per_step(const runtime::Config& config, const std::string& section);
 
+/// How long one call of a worker group may take: `trainer.call_timeout_s`.
+Duration call_timeout(const runtime::Config& config);
+
 /// Seed of the order of rows: `data.seed`, or the run's.
 std::uint64_t data_seed(const runtime::Config& config);
 

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
@@ -29,7 +30,8 @@ void print_summary(const TrainSummary& summary) {
              summary.last_step, steps, summary.train_seconds);
   print_validation(summary);
   fmt::print("  {:<11} {}/metrics.jsonl\n", "metrics", folder);
-  fmt::print("  {:<11} {}/trace.json (chrome://tracing, ui.perfetto.dev)\n", "trace", folder);
+  if (std::filesystem::exists(summary.run_folder / "trace.json"))
+    fmt::print("  {:<11} {}/trace.json (chrome://tracing, ui.perfetto.dev)\n", "trace", folder);
   fmt::print("  {:<11} {}/report.html\n", "report", folder);
   if (!summary.checkpoint.empty())
     fmt::print("  {:<11} {}\n", "checkpoint", summary.checkpoint.string());

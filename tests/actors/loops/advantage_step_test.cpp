@@ -104,6 +104,42 @@ TEST(AdvantageStep, NamesTheColumnThatIsMissingOrOfAnotherLength) {
       << shorter.error().message;
 }
 
+TEST(AdvantageStep, RefusesAMaskThatMatchesInTotalButNotRowByRow) {
+  Batch batch = scored_batch();
+  put(batch, column::kResponseMask,
+      Column::jagged(std::vector<std::vector<std::uint8_t>>{{1}, {1, 1}, {1, 1, 1}, {1, 1}}));
+  const auto refused = AdvantageStep(grpo())(batch);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_NE(refused.error().message.find("response_mask row 0"), std::string::npos)
+      << refused.error().message;
+}
+
+TEST(AdvantageStep, RefusesWhatAnEstimatorReturnsInTheWrongNumber) {
+  const auto returning = [](std::size_t advantages, std::size_t returns) {
+    AdvantageStepOptions options;
+    options.estimator = [advantages, returns](const AdvantageInput&,
+                                              const AdvantageOptions&) -> result<AdvantageOutput> {
+      AdvantageOutput output;
+      output.advantages.assign(advantages, 0.0F);
+      output.returns.assign(returns, 0.0F);
+      return output;
+    };
+    return options;
+  };
+  EXPECT_TRUE(AdvantageStep(returning(8, 0))(scored_batch()).has_value());
+  AdvantageStepOptions with_critic = returning(8, 0);
+  with_critic.keep_returns = true;
+  for (const auto& [options, wanted] :
+       std::vector<std::pair<AdvantageStepOptions, std::string>>{{returning(7, 8), "7 advantages"},
+                                                                 {returning(8, 9), "9 returns"},
+                                                                 {with_critic, "0 returns"}}) {
+    const auto refused = AdvantageStep(options)(scored_batch());
+    ASSERT_FALSE(refused.has_value()) << wanted;
+    EXPECT_EQ(refused.error().code, ErrorCode::kConflict);
+    EXPECT_NE(refused.error().message.find(wanted), std::string::npos) << refused.error().message;
+  }
+}
+
 TEST(AdvantageStep, IgnoresWhatMaskedSlotsHold) {
   Batch batch = scored_batch();
   put(batch, column::kResponseMask,

@@ -1,6 +1,6 @@
 // Proves that a program trains with an advantage estimator and a reward of its own, picked by name
-// in the configuration, that the ranks' number does not change what is learned, and pass@k against
-// counting all subsets.
+// in the configuration, that the ranks' number does not change what is learned, what an evaluation
+// counts, and pass@k against counting all subsets.
 
 #include "actors/text/byte_level_tokenizer.hpp"
 #include "apps/training/evaluate_app.hpp"
@@ -142,6 +142,45 @@ TEST(Train, NamesTheRowsThatNoRewardCovers) {
   ASSERT_FALSE(refused.has_value());
   EXPECT_NE(refused.error().message.find("my/vowels"), std::string::npos);
   EXPECT_FALSE(std::filesystem::exists(folder / "run"));
+}
+
+TEST(Evaluate, ScoresEveryPromptOfASourceAndKeepsSamplesWhenAsked) {
+  testing::TemporaryFolder folder;
+  make_model(folder / "model");
+  make_rows(folder / "rows.jsonl");
+  int calls = 0;
+  const TrainingRegistries own = own_registries(&calls);
+  std::vector<std::string> words{"actor_rollout_ref.model.path=" + (folder / "model").string(),
+                                 "data.val_files=[" + (folder / "rows.jsonl").string() + "]",
+                                 "data.max_prompt_length=40",
+                                 "data.max_response_length=12",
+                                 "data.val_batch_size=6",
+                                 "actor_rollout_ref.rollout.kv_cache_mb=16",
+                                 "actor_rollout_ref.rollout.val_kwargs.n=3",
+                                 "actor_rollout_ref.rollout.val_kwargs.do_sample=true",
+                                 "actor_rollout_ref.rollout.val_kwargs.temperature=1",
+                                 "trainer.n_gpus_per_node=2"};
+  const auto config = runtime::Config::load(schema_for(own), "", words);
+  ASSERT_TRUE(config.has_value()) << config.error().to_string();
+  const auto evaluation = evaluate(*config, own, true);
+  ASSERT_TRUE(evaluation.has_value()) << evaluation.error().to_string();
+  ASSERT_EQ(evaluation->sources.size(), 1U);
+  const SourceScores& scores = evaluation->sources.at("my/vowels");
+  EXPECT_EQ(scores.prompts, 16);
+  EXPECT_EQ(evaluation->samples.size(), 48U);
+  double reward = 0;
+  for (const auto& sample : evaluation->samples) reward += sample.score / 48;
+  EXPECT_NEAR(scores.reward, reward, 1e-9);
+  EXPECT_NEAR(scores.pass_at.at(1), scores.average, 1e-9);
+  EXPECT_GE(scores.pass_at.at(3), scores.pass_at.at(2));
+
+  words.emplace_back("data.max_response_length=64");  // the model has 64 positions
+  const auto no_room = runtime::Config::load(schema_for(own), "", words);
+  ASSERT_TRUE(no_room.has_value()) << no_room.error().to_string();
+  const auto refused = evaluate(*no_room, own);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_NE(refused.error().message.find("data.max_response_length"), std::string::npos)
+      << refused.error().message;
 }
 
 TEST(PassAtK, EqualsTheShareOfSubsetsThatHoldARightSample) {

@@ -1,6 +1,7 @@
 // Proves what keeps a run folder sane: one process at a time, a state that survives its JSON, a
 // resume that goes on only with the same command and data and that a failed attempt does not spoil,
-// and weights that are numbers.
+// a stop that leaves a checkpoint, refusals before anything is written, and weights that are
+// numbers.
 
 #include "actors/text/byte_level_tokenizer.hpp"
 #include "apps/training/run_lock.hpp"
@@ -11,6 +12,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <limits>
 #include <string>
 #include <vector>
@@ -129,6 +131,60 @@ TEST(Resume, RefusesOtherDataOrAnotherCommandAndStaysResumable) {
   ASSERT_TRUE(three.has_value()) << three.error().to_string();
   EXPECT_EQ(three->first_step, 3);
   EXPECT_EQ(three->last_step, 3);
+}
+
+TEST(FineTune, TakesTheStepsItWasAskedForAndRefusesBeforeItWrites) {
+  testing::TemporaryFolder folder;
+  make_model(folder / "model");
+  make_rows(folder / "rows.jsonl", 16);
+  const auto refused = fine_tune(
+      config_of(folder, {"sft.total_training_steps=null", "sft.optim.lr_warmup_steps=9"}));
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kConfig) << refused.error().to_string();
+  const auto too_long = fine_tune(config_of(folder, {"sft.max_token_len_per_gpu=2"}));
+  ASSERT_FALSE(too_long.has_value());
+  EXPECT_EQ(too_long.error().code, ErrorCode::kConfig) << too_long.error().to_string();
+  EXPECT_FALSE(std::filesystem::exists(folder / "run"));
+
+  // Four steps are an epoch; two more begin the next one.
+  const auto done = fine_tune(config_of(folder, {"sft.total_training_steps=6"}));
+  ASSERT_TRUE(done.has_value()) << done.error().to_string();
+  EXPECT_EQ(done->last_step, 6);
+  EXPECT_TRUE(std::filesystem::exists(done->model / "model.safetensors"));
+}
+
+TEST(Stop, IsAnsweredWithTheCheckpointOfTheLastStep) {
+  testing::TemporaryFolder folder;
+  make_model(folder / "model");
+  make_rows(folder / "rows.jsonl", 16);
+  std::atomic<bool> stop{false};
+  TrainingRegistries registries;
+  ASSERT_TRUE(registries.advantages
+                  .add("stopping",
+                       [&stop](const actors::AdvantageInput& input,
+                               const actors::AdvantageOptions& options) {
+                         stop = true;  // in the middle of the first step
+                         return actors::dr_grpo_advantage(input, options);
+                       })
+                  .has_value());
+  std::vector<std::string> words{"actor_rollout_ref.model.path=" + (folder / "model").string(),
+                                 "data.train_files=[" + (folder / "rows.jsonl").string() + "]",
+                                 "data.train_batch_size=4",
+                                 "data.max_prompt_length=40",
+                                 "data.max_response_length=6",
+                                 "actor_rollout_ref.rollout.n=2",
+                                 "actor_rollout_ref.rollout.kv_cache_mb=16",
+                                 "algorithm.adv_estimator=stopping",
+                                 "trainer.progress=false",
+                                 "trainer.default_local_dir=" + (folder / "run").string()};
+  const auto config = runtime::Config::load(schema_for(registries), "", words);
+  ASSERT_TRUE(config.has_value()) << config.error().to_string();
+  const auto summary = train(*config, registries, &stop);
+  ASSERT_TRUE(summary.has_value()) << summary.error().to_string();
+  EXPECT_TRUE(summary->stopped);
+  EXPECT_EQ(summary->last_step, 1);
+  EXPECT_EQ(summary->checkpoint.filename(), "global_step_1");
+  EXPECT_TRUE(summary->model.empty());
 }
 
 TEST(Train, RefusesWeightsThatAreNotNumbersByTensor) {

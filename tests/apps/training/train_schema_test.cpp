@@ -94,6 +94,7 @@ TEST(TrainSchema, RefusesWhatCannotWorkBeforeAnyWork) {
            {{grpo, "actor_rollout_ref.rollout.n=4", "algorithm.lam=0.9"}, "algorithm.lam"},
            {{"algorithm.norm_adv_by_std_in_grpo=true"}, "has no effect"},
            {{"critic.enable=false"}, "needs a critic"},
+           {{grpo, "actor_rollout_ref.rollout.n=4", "trainer.critic_warmup=2"}, "critic_warmup"},
            {{"data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=9"},
             "is more than data.train_batch_size = 8"},
            {{"actor_rollout_ref.actor.optim.lr=-1"}, "at least 0"},
