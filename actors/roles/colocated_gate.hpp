@@ -24,7 +24,6 @@ class DeviceGate {
   DeviceGate(DeviceId device, Bytes capacity) : memory_(device, capacity) {}
 
   runtime::DeviceMemory& memory() { return memory_; }
-  runtime::LaneStatus lane_status() const { return lane_.status(); }
   runtime::LaneGate& lane() { return lane_; }
 
  private:

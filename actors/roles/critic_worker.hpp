@@ -30,8 +30,6 @@ class CriticWorker {
   /// One optimizer step on `returns` and `values`; metrics as in TrainEngine::update_value.
   result<runtime::Metrics> update(const runtime::Batch& batch, const ValueUpdateSettings& settings);
 
-  TrainMemory memory() { return engine_->memory(); }
-
   /// Rank 0 writes (all ranks hold the same state); every rank reads.
   result<void> save(const CheckpointTarget& target) {
     return context_.rank() == RankId{0} ? save_engine(*engine_, target) : result<void>{};
@@ -46,7 +44,6 @@ class CriticWorker {
             .keep_columns(),
         method<&CriticWorker::update>("update", args(scatter, broadcast), returns(reduce(kMerge)))
             .phase("train"),
-        method<&CriticWorker::memory>("memory", args(), returns(all)),
         method<&CriticWorker::save>("save", args(broadcast), returns(none)),
         method<&CriticWorker::load>("load", args(broadcast), returns(none)).phase("train")};
   }

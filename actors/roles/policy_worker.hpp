@@ -70,8 +70,6 @@ class PolicyWorker {
   result<runtime::Metrics> sft_loss(const runtime::Batch& batch);
 
   WeightHandle weights(WeightVersion version);
-  TrainMemory memory() { return engine_->memory(); }
-
   /// Rank 0 writes (all ranks hold the same state); every rank reads.
   result<void> save(const CheckpointTarget& target) {
     return context_.rank() == RankId{0} ? save_engine(*engine_, target) : result<void>{};
@@ -91,7 +89,6 @@ class PolicyWorker {
         method<&PolicyWorker::sft_loss>("sft_loss", args(scatter), returns(first))
             .phase("log_prob"),
         method<&PolicyWorker::weights>("weights", args(broadcast), returns(all)),
-        method<&PolicyWorker::memory>("memory", args(), returns(all)),
         method<&PolicyWorker::save>("save", args(broadcast), returns(none)),
         method<&PolicyWorker::load>("load", args(broadcast), returns(none)).phase("train")};
   }

@@ -145,13 +145,4 @@ result<void> RolloutWorker::load_weights(const WeightHandle& weights) {
   return engine_->load_weights(weights.tensors, weights.version);
 }
 
-result<void> RolloutWorker::release_kv() {
-  engine_->release_kv();
-  return {};
-}
-
-RolloutMemory RolloutWorker::memory() const {
-  return RolloutMemory{.weights = engine_->weight_bytes(), .kv_cache = engine_->kv_bytes()};
-}
-
 }  // namespace troupe::actors

@@ -21,11 +21,6 @@
 
 namespace troupe::actors {
 
-struct RolloutMemory {
-  Bytes weights;
-  Bytes kv_cache;
-};
-
 class RolloutWorker {
  public:
   struct Options {
@@ -45,12 +40,6 @@ class RolloutWorker {
   /// Packs the tensors of a publication; the handle's rank must not update meanwhile.
   result<void> load_weights(const WeightHandle& weights);
 
-  /// Frees the KV cache; the next `generate` takes it again.
-  result<void> release_kv();
-
-  /// Bytes of packed weights, and of the KV cache when it is there.
-  RolloutMemory memory() const;
-
   static constexpr auto methods() {
     using namespace runtime;
     return std::tuple{
@@ -58,9 +47,7 @@ class RolloutWorker {
             .phase("rollout")
             .keep_columns(),
         method<&RolloutWorker::load_weights>("load_weights", args(per_rank), returns(none))
-            .phase("publish"),
-        method<&RolloutWorker::release_kv>("release_kv", args(), returns(none)),
-        method<&RolloutWorker::memory>("memory", args(), returns(all))};
+            .phase("publish")};
   }
 
  private:

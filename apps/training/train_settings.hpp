@@ -3,8 +3,9 @@
 // From a resolved configuration to the options of engines, roles and loops.
 //
 // **Threads:** pure functions of the configuration.
-// **Invariants:** every key of the schema that `troupe train` and `sft` accept is read here or in
-// the application that uses it; a name that does not resolve is a kConfig error naming its key.
+// **Invariants:** every key of the schema is read here or in the application that uses it (`sft`
+// reads its own section, the model's and the trainer's); a name that does not resolve is a kConfig
+// error naming its key.
 
 #include "actors/algorithm/advantage.hpp"
 #include "actors/algorithm/policy_loss.hpp"
