@@ -57,14 +57,13 @@ Command add_eval(CLI::App& app) {
   command->add_option("--show", output->show, "print the first N samples")
       ->check(CLI::NonNegativeNumber);
   return [options, output]() -> int {
-    const TrainingRegistries registries;
-    const auto config = load_config(*options, registries);
-    if (!config) return exit_with(config.error());
-    if (print_only(*options, *config, registries)) return kExitDone;
-    const auto evaluation = evaluate(*config, registries, output->show > 0);
-    if (!evaluation) return exit_with(evaluation.error());
-    output->json ? print_json(*evaluation) : print_table(*evaluation, output->show);
-    return kExitDone;
+    return run_configured(
+        *options, [&output](const runtime::Config& config, const TrainingRegistries& registries) {
+          const auto evaluation = evaluate(config, registries, output->show > 0);
+          if (!evaluation) return exit_with(evaluation.error());
+          output->json ? print_json(*evaluation) : print_table(*evaluation, output->show);
+          return kExitDone;
+        });
   };
 }
 

@@ -46,14 +46,13 @@ Command add_train(CLI::App& app, const std::atomic<bool>& stop) {
   CLI::App* command = app.add_subcommand("train", "train a policy with GRPO, PPO or their kin");
   const auto options = add_config_options(*command, true);
   return [options, &stop]() -> int {
-    const TrainingRegistries registries;
-    const auto config = load_config(*options, registries);
-    if (!config) return exit_with(config.error());
-    if (print_only(*options, *config, registries)) return kExitDone;
-    const auto summary = train(*config, registries, &stop);
-    if (!summary) return exit_with(summary.error());
-    print_summary(*summary);
-    return summary->stopped ? kExitStopped : kExitDone;
+    return run_configured(
+        *options, [&stop](const runtime::Config& config, const TrainingRegistries& registries) {
+          const auto summary = train(config, registries, &stop);
+          if (!summary) return exit_with(summary.error());
+          print_summary(*summary);
+          return summary->stopped ? kExitStopped : kExitDone;
+        });
   };
 }
 

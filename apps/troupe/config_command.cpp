@@ -12,17 +12,9 @@ namespace troupe::apps {
 
 using runtime::Config;
 
-std::shared_ptr<ConfigOptions> add_config_options(CLI::App& command, bool with_resume) {
-  auto options = std::make_shared<ConfigOptions>();
-  command.add_option("words", options->words, "CONFIG.yaml and key.path=value overrides");
-  command.add_flag("--dry-run", options->dry_run, "print the resolved configuration and stop");
-  command.add_flag("--help-config", options->help_config, "list every key with its default");
-  if (with_resume)
-    command.add_option("--resume", options->resume,
-                       "run folder: take its config.yaml and go on from its newest checkpoint");
-  return options;
-}
+namespace {
 
+/// With `resume` it starts from the run folder's config.yaml.
 result<Config> load_config(const ConfigOptions& options, const TrainingRegistries& registries) {
   TROUPE_TRY(ConfigWords words, sort_words(options.words));
   if (!options.resume.empty()) {
@@ -46,6 +38,7 @@ result<Config> load_config(const ConfigOptions& options, const TrainingRegistrie
   return config;
 }
 
+/// True when the command was only asked to print something, which this has done then.
 bool print_only(const ConfigOptions& options, const Config& config,
                 const TrainingRegistries& registries) {
   if (options.help_config) {
@@ -54,6 +47,27 @@ bool print_only(const ConfigOptions& options, const Config& config,
   }
   if (options.dry_run) fmt::print("{}", config.to_yaml(true));
   return options.dry_run;
+}
+
+}  // namespace
+
+std::shared_ptr<ConfigOptions> add_config_options(CLI::App& command, bool with_resume) {
+  auto options = std::make_shared<ConfigOptions>();
+  command.add_option("words", options->words, "CONFIG.yaml and key.path=value overrides");
+  command.add_flag("--dry-run", options->dry_run, "print the resolved configuration and stop");
+  command.add_flag("--help-config", options->help_config, "list every key with its default");
+  if (with_resume)
+    command.add_option("--resume", options->resume,
+                       "run folder: take its config.yaml and go on from its newest checkpoint");
+  return options;
+}
+
+int run_configured(const ConfigOptions& options, const ConfiguredWork& work) {
+  const TrainingRegistries registries;
+  const auto config = load_config(options, registries);
+  if (!config) return exit_with(config.error());
+  if (print_only(options, *config, registries)) return kExitDone;
+  return work(*config, registries);
 }
 
 }  // namespace troupe::apps

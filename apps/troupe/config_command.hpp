@@ -8,6 +8,7 @@
 #include "apps/troupe/commands.hpp"
 #include "runtime/config/config.hpp"
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,12 +26,11 @@ struct ConfigOptions {
 /// Adds `[CONFIG.yaml] [key=value …]`, `--dry-run`, `--help-config` and, if wanted, `--resume DIR`.
 std::shared_ptr<ConfigOptions> add_config_options(CLI::App& command, bool with_resume);
 
-/// The resolved configuration. With `resume` it starts from the run folder's config.yaml.
-result<runtime::Config> load_config(const ConfigOptions& options,
-                                    const TrainingRegistries& registries);
+/// What a command does with its configuration; returns the exit code.
+using ConfiguredWork = std::function<int(const runtime::Config&, const TrainingRegistries&)>;
 
-/// True when the command was only asked to print something, which this has done then.
-bool print_only(const ConfigOptions& options, const runtime::Config& config,
-                const TrainingRegistries& registries);
+/// Resolves the configuration (with `resume` it starts from the run folder's config.yaml), prints
+/// what was only asked for, or runs `work`.
+int run_configured(const ConfigOptions& options, const ConfiguredWork& work);
 
 }  // namespace troupe::apps
