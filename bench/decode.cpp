@@ -8,6 +8,7 @@
 #include "actors/rollout/kv_cache.hpp"
 #include "actors/rollout/packed_weights.hpp"
 #include "actors/rollout/rollout_engine.hpp"
+#include "bench/rough_weights.hpp"
 #include "runtime/base/check.hpp"
 #include "runtime/base/clock.hpp"
 
@@ -40,18 +41,6 @@ ModelConfig smol_config() {
   config.rms_norm_eps = 1e-5;
   config.tie_embeddings = true;
   return config;
-}
-
-/// Fast, rough weights: only their number matters here.
-WeightSet rough_weights(const ModelConfig& config) {
-  WeightSet weights = WeightSet::zeros(config);
-  std::uint32_t state = 1;
-  for (std::size_t i = 0; i < weights.tensors().size(); ++i)
-    for (float& w : weights.mutable_data(i)) {
-      state = state * 1664525u + 1013904223u;
-      w = (static_cast<float>(state >> 8) * 0x1p-24f - 0.5f) * 0.07f;
-    }
-  return weights;
 }
 
 /// The GEMMs and the attention of one decode step, and nothing else.
@@ -159,7 +148,7 @@ int main(int argc, char** argv) {
   options.max_num_seqs = 32;
   auto engine = std::move(RolloutEngine::create(config, options).value());
   {
-    const WeightSet weights = rough_weights(config);
+    const WeightSet weights = bench::rough_weights(config);
     bare_weights = PackedWeights::pack(config, weights.tensors()).value();
     const double took = timed([&] {
       TROUPE_CHECK(engine->load_weights(weights.tensors(), WeightVersion{0}).has_value(),

@@ -13,6 +13,7 @@
 // `--check` fails when a bar is missed.
 
 #include "actors/rollout/rollout_engine.hpp"
+#include "bench/rough_weights.hpp"
 #include "runtime/base/check.hpp"
 #include "runtime/base/clock.hpp"
 #include "runtime/base/rng.hpp"
@@ -56,13 +57,7 @@ ModelConfig config_of(const Shape& shape) {
 
 std::unique_ptr<RolloutEngine> engine_of(const Shape& shape, EngineOptions options) {
   const ModelConfig config = config_of(shape);
-  WeightSet weights = WeightSet::zeros(config);
-  std::uint32_t state = 1;
-  for (std::size_t i = 0; i < weights.tensors().size(); ++i)
-    for (float& w : weights.mutable_data(i)) {
-      state = state * 1664525u + 1013904223u;
-      w = (static_cast<float>(state >> 8) * 0x1p-24f - 0.5f) * 0.07f;
-    }
+  const WeightSet weights = bench::rough_weights(config);
   auto engine = std::move(RolloutEngine::create(config, std::move(options)).value());
   TROUPE_CHECK(engine->load_weights(weights.tensors(), WeightVersion{0}).has_value(),
                "bench: weights refused");

@@ -2,6 +2,7 @@
 
 #include "actors/algorithm/value_loss.hpp"
 #include "actors/loops/columns.hpp"
+#include "actors/loops/token_column.hpp"
 #include "runtime/base/check.hpp"
 
 #include <algorithm>
@@ -48,17 +49,11 @@ std::vector<std::string> wanted_columns(const AdvantageStepOptions& options, con
   return names;
 }
 
-/// A per-token column must have the lengths of the responses, row by row.
+/// A per-token column, flat.
 template <class T>
 result<std::vector<T>> token_column(const Batch& batch, std::string_view name,
                                     std::span<const std::int64_t> lengths) {
-  TROUPE_TRY(const Column found, batch.require(name));
-  for (std::int64_t row = 0; row < found.rows(); ++row) {
-    const std::int64_t wanted = lengths[static_cast<std::size_t>(row)];
-    if (found.row_length(row) != wanted)
-      return fail(ErrorCode::kConflict, "advantage: column {} row {}: {} tokens, responses has {}",
-                  name, row, found.row_length(row), wanted);
-  }
+  TROUPE_TRY(const Column found, require_token_column(batch, name, lengths, "advantage"));
   return found.values<T>();
 }
 

@@ -3,6 +3,7 @@
 #include "actors/algorithm/partition.hpp"
 #include "actors/data/prompt_loader.hpp"
 #include "actors/loops/columns.hpp"
+#include "actors/loops/token_column.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -27,25 +28,10 @@ result<PackedBatch> pack_batch(const Batch& batch) {
   return packed;
 }
 
-namespace {
-
-result<Column> matching_column(const Batch& batch, std::string_view name,
-                               const PackedBatch& packed) {
-  TROUPE_TRY(Column found, batch.require(name));
-  for (std::size_t row = 0; row < packed.response_lengths.size(); ++row) {
-    const std::int64_t length = found.row_length(static_cast<std::int64_t>(row));
-    if (length != packed.response_lengths[row])
-      return fail(ErrorCode::kConflict, "batch: column {} row {}: {} tokens, responses has {}",
-                  name, row, length, packed.response_lengths[row]);
-  }
-  return found;
-}
-
-}  // namespace
-
 result<std::vector<float>> token_values(const Batch& batch, std::string_view name,
                                         const PackedBatch& packed) {
-  TROUPE_TRY(const Column found, matching_column(batch, name, packed));
+  TROUPE_TRY(const Column found,
+             require_token_column(batch, name, packed.response_lengths, "batch"));
   return found.values<float>();
 }
 
@@ -56,7 +42,8 @@ result<std::vector<std::uint8_t>> response_mask(const Batch& batch, const Packed
     for (const std::int64_t length : lengths) tokens += length;
     return std::vector<std::uint8_t>(static_cast<std::size_t>(tokens), 1);
   }
-  TROUPE_TRY(const Column found, matching_column(batch, column::kResponseMask, packed));
+  TROUPE_TRY(const Column found,
+             require_token_column(batch, column::kResponseMask, packed.response_lengths, "batch"));
   return found.values<std::uint8_t>();
 }
 

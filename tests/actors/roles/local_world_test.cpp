@@ -7,9 +7,9 @@
 #include "actors/data/prompt_loader.hpp"
 #include "actors/loops/columns.hpp"
 #include "actors/loops/sample_numbering.hpp"
-#include "actors/text/byte_level_tokenizer.hpp"
 #include "runtime/task/executor.hpp"
 #include "tests/support/test_files.hpp"
+#include "tests/support/tiny_model.hpp"
 
 #include <gtest/gtest.h>
 
@@ -24,20 +24,6 @@ using runtime::Batch;
 using runtime::Column;
 using runtime::value_or_throw;
 
-ModelConfig tiny_model(std::int64_t vocabulary) {
-  ModelConfig config;
-  config.hidden_size = 16;
-  config.intermediate_size = 32;
-  config.layer_count = 1;
-  config.head_count = 2;
-  config.kv_head_count = 1;
-  config.head_dim = 8;
-  config.vocab_size = vocabulary;
-  config.positions_max = 64;
-  config.tie_embeddings = true;
-  return config;
-}
-
 class LocalWorldTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -46,7 +32,7 @@ class LocalWorldTest : public ::testing::Test {
     auto tokenizer = Tokenizer::load(folder_.path());
     ASSERT_TRUE(tokenizer.has_value());
     tokenizer_.emplace(std::move(*tokenizer));
-    const ModelConfig model = tiny_model(*vocabulary);
+    const ModelConfig model = testing::tiny_model(*vocabulary);
     weights_.emplace(random_weights(model, 1));
     options_.devices = 2;
     options_.policy.model = model;

@@ -2,10 +2,10 @@
 // in the configuration, that the ranks' number does not change what is learned, what an evaluation
 // counts, and pass@k against counting all subsets.
 
-#include "actors/text/byte_level_tokenizer.hpp"
 #include "apps/training/evaluate_app.hpp"
 #include "apps/training/train_app.hpp"
 #include "tests/support/test_files.hpp"
+#include "tests/support/tiny_model.hpp"
 
 #include <gtest/gtest.h>
 
@@ -15,26 +15,6 @@
 
 namespace troupe::apps {
 namespace {
-
-/// A two-layer model with random weights and its tokenizer.
-void make_model(const std::filesystem::path& folder) {
-  const auto vocabulary = actors::write_byte_level_tokenizer(folder);
-  ASSERT_TRUE(vocabulary.has_value()) << vocabulary.error().to_string();
-  actors::ModelConfig config;
-  config.hidden_size = 32;
-  config.intermediate_size = 64;
-  config.layer_count = 2;
-  config.head_count = 4;
-  config.kv_head_count = 2;
-  config.head_dim = 8;
-  config.vocab_size = *vocabulary;
-  config.positions_max = 64;
-  config.tie_embeddings = true;
-  config.eos_ids = config.stop_ids = {2};
-  const auto weights = actors::random_weights(config, 3);
-  const auto saved = actors::save_hf_folder(folder, config, weights.tensors());
-  ASSERT_TRUE(saved.has_value()) << saved.error().to_string();
-}
 
 void make_rows(const std::filesystem::path& file) {
   std::string lines;
@@ -90,7 +70,7 @@ result<TrainSummary> run(const testing::TemporaryFolder& folder, const TrainingR
 
 TEST(Train, UsesAnAdvantageAndARewardOfTheProgramsOwn) {
   testing::TemporaryFolder folder;
-  make_model(folder / "model");
+  testing::make_tiny_model(folder / "model", {.hidden = 32, .layers = 2});
   make_rows(folder / "rows.jsonl");
   int calls = 0;
   const TrainingRegistries own = own_registries(&calls);
@@ -103,7 +83,7 @@ TEST(Train, UsesAnAdvantageAndARewardOfTheProgramsOwn) {
 
 TEST(Train, LearnsTheSameWithOneRankAsWithTwo) {
   testing::TemporaryFolder folder;
-  make_model(folder / "model");
+  testing::make_tiny_model(folder / "model", {.hidden = 32, .layers = 2});
   make_rows(folder / "rows.jsonl");
   int calls = 0;
   const TrainingRegistries own = own_registries(&calls);
@@ -128,7 +108,7 @@ TEST(Train, LearnsTheSameWithOneRankAsWithTwo) {
 
 TEST(Train, NamesTheRowsThatNoRewardCovers) {
   testing::TemporaryFolder folder;
-  make_model(folder / "model");
+  testing::make_tiny_model(folder / "model", {.hidden = 32, .layers = 2});
   make_rows(folder / "rows.jsonl");
   const TrainingRegistries plain;
   auto config = runtime::Config::load(
@@ -146,7 +126,7 @@ TEST(Train, NamesTheRowsThatNoRewardCovers) {
 
 TEST(Evaluate, ScoresEveryPromptOfASourceAndKeepsSamplesWhenAsked) {
   testing::TemporaryFolder folder;
-  make_model(folder / "model");
+  testing::make_tiny_model(folder / "model", {.hidden = 32, .layers = 2});
   make_rows(folder / "rows.jsonl");
   int calls = 0;
   const TrainingRegistries own = own_registries(&calls);

@@ -3,12 +3,12 @@
 // a stop that leaves a checkpoint, refusals before anything is written, and weights that are
 // numbers.
 
-#include "actors/text/byte_level_tokenizer.hpp"
 #include "apps/training/run_lock.hpp"
 #include "apps/training/run_state.hpp"
 #include "apps/training/sft_app.hpp"
 #include "apps/training/train_app.hpp"
 #include "tests/support/test_files.hpp"
+#include "tests/support/tiny_model.hpp"
 
 #include <gtest/gtest.h>
 
@@ -19,26 +19,6 @@
 
 namespace troupe::apps {
 namespace {
-
-void make_model(const std::filesystem::path& folder, float spoil = 0.0F) {
-  const auto vocabulary = actors::write_byte_level_tokenizer(folder);
-  ASSERT_TRUE(vocabulary.has_value()) << vocabulary.error().to_string();
-  actors::ModelConfig config;
-  config.hidden_size = 16;
-  config.intermediate_size = 32;
-  config.layer_count = 1;
-  config.head_count = 2;
-  config.kv_head_count = 1;
-  config.head_dim = 8;
-  config.vocab_size = *vocabulary;
-  config.positions_max = 64;
-  config.tie_embeddings = true;
-  config.eos_ids = config.stop_ids = {2};
-  actors::WeightSet weights = actors::random_weights(config, 3);
-  weights.mutable_data("model.norm.weight")[5] += spoil;
-  const auto saved = actors::save_hf_folder(folder, config, weights.tensors());
-  ASSERT_TRUE(saved.has_value()) << saved.error().to_string();
-}
 
 void make_rows(const std::filesystem::path& file, int count) {
   std::string lines;
@@ -104,7 +84,7 @@ TEST(RunState, SurvivesItsJsonAndNamesABrokenField) {
 
 TEST(Resume, RefusesOtherDataOrAnotherCommandAndStaysResumable) {
   testing::TemporaryFolder folder;
-  make_model(folder / "model");
+  testing::make_tiny_model(folder / "model");
   make_rows(folder / "rows.jsonl", 16);
   const auto two = train(config_of(folder, {"trainer.total_training_steps=2"}), {});
   ASSERT_TRUE(two.has_value()) << two.error().to_string();
@@ -135,7 +115,7 @@ TEST(Resume, RefusesOtherDataOrAnotherCommandAndStaysResumable) {
 
 TEST(FineTune, TakesTheStepsItWasAskedForAndRefusesBeforeItWrites) {
   testing::TemporaryFolder folder;
-  make_model(folder / "model");
+  testing::make_tiny_model(folder / "model");
   make_rows(folder / "rows.jsonl", 16);
   const auto refused = fine_tune(
       config_of(folder, {"sft.total_training_steps=null", "sft.optim.lr_warmup_steps=9"}));
@@ -155,7 +135,7 @@ TEST(FineTune, TakesTheStepsItWasAskedForAndRefusesBeforeItWrites) {
 
 TEST(Stop, IsAnsweredWithTheCheckpointOfTheLastStep) {
   testing::TemporaryFolder folder;
-  make_model(folder / "model");
+  testing::make_tiny_model(folder / "model");
   make_rows(folder / "rows.jsonl", 16);
   std::atomic<bool> stop{false};
   TrainingRegistries registries;
@@ -189,7 +169,7 @@ TEST(Stop, IsAnsweredWithTheCheckpointOfTheLastStep) {
 
 TEST(Train, RefusesWeightsThatAreNotNumbersByTensor) {
   testing::TemporaryFolder folder;
-  make_model(folder / "model", std::numeric_limits<float>::quiet_NaN());
+  testing::make_tiny_model(folder / "model", {.spoil = std::numeric_limits<float>::quiet_NaN()});
   make_rows(folder / "rows.jsonl", 16);
   const auto refused = train(config_of(folder, {}), {});
   ASSERT_FALSE(refused.has_value());
@@ -201,7 +181,7 @@ TEST(Train, RefusesWeightsThatAreNotNumbersByTensor) {
 
 TEST(Train, EndsWithTheCauseWhenEverySampleFails) {
   testing::TemporaryFolder folder;
-  make_model(folder / "model");
+  testing::make_tiny_model(folder / "model");
   make_rows(folder / "rows.jsonl", 16);
   const auto ended =
       train(config_of(folder, {"actor_rollout_ref.actor.optim.lr=1e30",
@@ -214,7 +194,7 @@ TEST(Train, EndsWithTheCauseWhenEverySampleFails) {
 
 TEST(Train, RefusesBudgetsThatTheLongestSequenceOutgrows) {
   testing::TemporaryFolder folder;
-  make_model(folder / "model");
+  testing::make_tiny_model(folder / "model");
   make_rows(folder / "rows.jsonl", 16);
   for (const std::string key : {"actor_rollout_ref.actor.ppo_max_token_len_per_gpu",
                                 "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu",
