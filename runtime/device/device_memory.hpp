@@ -9,9 +9,9 @@
 // runs; a failed callback leaves the ledger saying what is really where.
 
 #include "runtime/device/lane.hpp"
+#include "runtime/device/memory_book.hpp"
 #include "runtime/device/memory_ledger.hpp"
 
-#include <functional>
 #include <map>
 #include <mutex>
 #include <string>
@@ -19,14 +19,7 @@
 
 namespace troupe::runtime {
 
-/// How to move one entry. An absent callback means there is nothing to do but the bookkeeping.
-struct MemoryActions {
-  std::function<result<void>()> load;
-  std::function<result<void>()> offload;
-  std::function<result<void>()> drop;
-};
-
-class DeviceMemory {
+class DeviceMemory final : public MemoryBook {
  public:
   /// Ends the phase when destroyed. Move-only.
   class PhaseGuard {
@@ -46,15 +39,16 @@ class DeviceMemory {
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
 
-  result<void> add(MemoryEntry entry, MemoryActions actions = {});
-  result<void> remove(const MemoryKey& key);
-  result<void> resize(const MemoryKey& key, Bytes bytes);
+  result<void> add(MemoryEntry entry, MemoryActions actions) override;
+  result<void> add(MemoryEntry entry) { return add(std::move(entry), {}); }
+  result<void> remove(const MemoryKey& key) override;
+  result<void> resize(const MemoryKey& key, Bytes bytes) override;
 
   /// Plans, moves, and starts the phase. Errors: those of MemoryLedger::plan; the error of a
   /// callback, wrapped to name the entry and the phase.
   result<PhaseGuard> begin(const Phase& phase);
 
-  result<Bytes> room_in(const Phase& phase) const;
+  result<Bytes> room_in(const Phase& phase) const override;
   MemoryLedger snapshot() const;  ///< a copy, for status and tests
 
  private:

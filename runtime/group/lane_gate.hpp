@@ -12,11 +12,13 @@
 
 #include "runtime/base/result.hpp"
 #include "runtime/device/lane.hpp"
+#include "runtime/group/lane_ticket.hpp"
 
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 namespace troupe::runtime {
 
@@ -27,6 +29,8 @@ class LaneGate {
     virtual ~Turn() = default;
     /// Blocks until it is this turn's time; kDeadline names who holds the lane.
     virtual result<void> wait(Deadline deadline) = 0;
+    /// Set when another process keeps the lane: then the rank waits there, with this ticket.
+    virtual std::optional<LaneTicket> ticket() const { return std::nullopt; }
   };
 
   virtual ~LaneGate() = default;
