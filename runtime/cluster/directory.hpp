@@ -1,0 +1,158 @@
+#pragma once
+
+// `DirectoryCore`: the head's pure record of nodes and jobs: who is here, in which instance, since
+// when, and who is lost.
+//
+// It is rebuilt from registrations after the head restarts; nothing here is kept on disk.
+// **Threads:** belongs to one owner, which locks.
+// **Invariants:** one instance per name is up at a time; a channel speaks for the instance that
+// registered on it and for nothing after its end; a node or job is lost exactly once, `away_for`
+// after its connection closed or at once when it went silent, and each NodeUp is followed by one
+// NodeDown; histories are bounded.
+// **Cost:** logarithmic per event; lists are linear in what they pass over.
+
+#include "runtime/base/clock.hpp"
+#include "runtime/base/result.hpp"
+#include "runtime/cluster/head_messages.hpp"
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace troupe::runtime {
+
+/// Names a connection to the head, for its life.
+using ConnectionId = StrongId<struct ConnectionTag, std::uint64_t>;
+
+struct NodeRegistered {
+  NodeRegistration node;
+  ConnectionId connection;
+};
+struct NodeReported {
+  ConnectionId connection;
+  NodeReport report;
+};
+struct NodeLeft {
+  ConnectionId connection;
+  std::string reason;
+};
+struct NodeDrained {
+  std::string name;
+};
+struct JobAnnounced {
+  JobAnnouncement job;
+  ConnectionId connection;
+};
+struct JobEnded {
+  ConnectionId connection;
+  std::string reason;
+};
+/// `silent`: its heartbeats stopped, so it has been gone for a while already.
+struct ConnectionDown {
+  ConnectionId connection;
+  bool silent = false;
+  std::string cause;
+};
+/// Time has passed; due at `DirectoryCore::next_due`.
+struct DirectoryTick {};
+using DirectoryEvent = std::variant<NodeRegistered, NodeReported, NodeLeft, NodeDrained,
+                                    JobAnnounced, JobEnded, ConnectionDown, DirectoryTick>;
+
+struct NodeUp {
+  std::string name;
+  std::uint64_t epoch = 0;
+  ConnectionId connection;
+  bool returned = false;  ///< the same instance was here before, under this head
+};
+struct NodeDown {
+  std::string name;
+  std::uint64_t epoch = 0;
+  Error cause;        ///< kRankDead when lost, kCancelled when it left
+  bool left = false;  ///< said farewell
+};
+/// No new groups for this node.
+struct NodeDraining {
+  std::string name;
+};
+struct JobUp {
+  std::string name;
+  std::uint64_t epoch = 0;
+  ConnectionId connection;
+  bool returned = false;
+};
+struct JobDown {
+  std::string name;
+  std::uint64_t epoch = 0;
+  Error cause;
+  bool ended = false;  ///< said farewell
+};
+using DirectoryEffect = std::variant<NodeUp, NodeDown, NodeDraining, JobUp, JobDown>;
+
+struct DirectoryOptions {
+  Duration away_for = std::chrono::seconds(2);  ///< a closed connection may come back
+  std::size_t nodes_max = 10'000;
+  std::size_t jobs_max = 10'000;
+  std::size_t gone_kept = 256;  ///< lost and left nodes, and ended jobs, kept for the lists
+};
+
+class DirectoryCore {
+ public:
+  explicit DirectoryCore(DirectoryOptions options = {}) : options_(options) {}
+
+  /// What the event changes. An error is the refusal of this event, and changes nothing.
+  result<std::vector<DirectoryEffect>> step(const DirectoryEvent& event, TimePoint now);
+  /// When the next tick is due; empty when nothing waits for time.
+  std::optional<TimePoint> next_due() const;
+
+  HeadStatus status() const;  ///< the counts; what is the head's own is left empty
+  result<Page<NodeEntry>> nodes(const PageRequest& request, TimePoint now) const;
+  result<Page<JobEntry>> jobs(const PageRequest& request, TimePoint now) const;
+  result<Page<RankEntry>> ranks(const PageRequest& request, TimePoint now) const;
+  result<NodeEntry> find_node(const std::string& name, TimePoint now) const;
+  /// The registration with its inventory; null for an unknown name.
+  const NodeRegistration* registration(const std::string& name) const;
+  /// Connections of what is up or draining, by name.
+  std::map<std::string, ConnectionId> node_connections() const;
+  std::map<std::string, ConnectionId> job_connections() const;
+
+ private:
+  enum class State : std::uint8_t { kUp, kAway, kDraining, kLost, kLeft };
+  struct Node {
+    NodeRegistration about;
+    State state = State::kUp;
+    bool draining = false;  ///< survives being away
+    ConnectionId connection;
+    TimePoint since;
+    TimePoint heard;
+    std::string cause;
+    NodeReport report;
+  };
+  struct Job {
+    JobAnnouncement about;
+    State state = State::kUp;
+    ConnectionId connection;
+    TimePoint since;
+    std::string cause;
+  };
+  using Effects = std::vector<DirectoryEffect>;
+
+  result<Effects> on(const NodeRegistered& event, TimePoint now);
+  result<Effects> on(const NodeReported& event, TimePoint now);
+  result<Effects> on(const NodeLeft& event, TimePoint now);
+  result<Effects> on(const NodeDrained& event, TimePoint now);
+  result<Effects> on(const JobAnnounced& event, TimePoint now);
+  result<Effects> on(const JobEnded& event, TimePoint now);
+  result<Effects> on(const ConnectionDown& event, TimePoint now);
+  result<Effects> on(const DirectoryTick& event, TimePoint now);
+
+  DirectoryOptions options_;
+  std::map<std::string, Node> nodes_;
+  std::map<std::string, Job> jobs_;
+  std::map<ConnectionId, std::string> node_of_;  ///< live connections
+  std::map<ConnectionId, std::string> job_of_;
+};
+
+}  // namespace troupe::runtime
