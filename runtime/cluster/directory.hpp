@@ -27,26 +27,26 @@ namespace troupe::runtime {
 /// Names a connection to the head, for its life.
 using ConnectionId = StrongId<struct ConnectionTag, std::uint64_t>;
 
-struct NodeRegistered {
-  NodeRegistration node;
+struct NodeArrived {
+  NodeRegister node;
   ConnectionId connection;
 };
-struct NodeReported {
+struct NodeSnapshot {
   ConnectionId connection;
-  NodeReport report;
+  NodeState state;
 };
-struct NodeLeft {
+struct NodeParted {
   ConnectionId connection;
   std::string reason;
 };
-struct NodeDrained {
+struct NodeDrainWanted {
   std::string name;
 };
-struct JobAnnounced {
+struct JobArrived {
   JobAnnouncement job;
   ConnectionId connection;
 };
-struct JobEnded {
+struct JobParted {
   ConnectionId connection;
   std::string reason;
 };
@@ -58,8 +58,8 @@ struct ConnectionDown {
 };
 /// Time has passed; due at `DirectoryCore::next_due`.
 struct DirectoryTick {};
-using DirectoryEvent = std::variant<NodeRegistered, NodeReported, NodeLeft, NodeDrained,
-                                    JobAnnounced, JobEnded, ConnectionDown, DirectoryTick>;
+using DirectoryEvent = std::variant<NodeArrived, NodeSnapshot, NodeParted, NodeDrainWanted,
+                                    JobArrived, JobParted, ConnectionDown, DirectoryTick>;
 
 struct NodeUp {
   std::string name;
@@ -113,22 +113,23 @@ class DirectoryCore {
   result<Page<RankEntry>> ranks(const PageRequest& request, TimePoint now) const;
   result<NodeEntry> find_node(const std::string& name, TimePoint now) const;
   /// The registration with its inventory; null for an unknown name.
-  const NodeRegistration* registration(const std::string& name) const;
+  const NodeRegister* registration(const std::string& name) const;
   /// Connections of what is up or draining, by name.
   std::map<std::string, ConnectionId> node_connections() const;
   std::map<std::string, ConnectionId> job_connections() const;
 
  private:
   enum class State : std::uint8_t { kUp, kAway, kDraining, kLost, kLeft };
+  static std::string_view node_state_name(State state);
+  static std::string_view job_state_name(State state);
   struct Node {
-    NodeRegistration about;
+    NodeRegister about;
     State state = State::kUp;
     bool draining = false;  ///< survives being away
     ConnectionId connection;
     TimePoint since;
     TimePoint heard;
     std::string cause;
-    NodeReport report;
   };
   struct Job {
     JobAnnouncement about;
@@ -139,12 +140,12 @@ class DirectoryCore {
   };
   using Effects = std::vector<DirectoryEffect>;
 
-  result<Effects> on(const NodeRegistered& event, TimePoint now);
-  result<Effects> on(const NodeReported& event, TimePoint now);
-  result<Effects> on(const NodeLeft& event, TimePoint now);
-  result<Effects> on(const NodeDrained& event, TimePoint now);
-  result<Effects> on(const JobAnnounced& event, TimePoint now);
-  result<Effects> on(const JobEnded& event, TimePoint now);
+  result<Effects> on(const NodeArrived& event, TimePoint now);
+  result<Effects> on(const NodeSnapshot& event, TimePoint now);
+  result<Effects> on(const NodeParted& event, TimePoint now);
+  result<Effects> on(const NodeDrainWanted& event, TimePoint now);
+  result<Effects> on(const JobArrived& event, TimePoint now);
+  result<Effects> on(const JobParted& event, TimePoint now);
   result<Effects> on(const ConnectionDown& event, TimePoint now);
   result<Effects> on(const DirectoryTick& event, TimePoint now);
 

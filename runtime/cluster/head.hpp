@@ -25,7 +25,7 @@ class DirectoryListener {
  public:
   virtual ~DirectoryListener() = default;
   /// `node` has its inventory. `returned`: the same instance as before, its reservations live.
-  virtual void on_node_up(const NodeRegistration& /*node*/, const Ref<Channel>& /*channel*/,
+  virtual void on_node_up(const NodeRegister& /*node*/, const Ref<Channel>& /*channel*/,
                           bool /*returned*/) {}
   virtual void on_node_down(const std::string& /*name*/, std::uint64_t /*epoch*/,
                             const Error& /*cause*/) {}

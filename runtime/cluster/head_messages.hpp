@@ -1,17 +1,19 @@
 #pragma once
 
-// What agents, controllers and commands say to the head, and the head to them.
+// What controllers and commands say to the head, and the head to them. What agents say to it is in
+// node_protocol.hpp: `node.register`, `node.state`.
 //
-// node → head:        `head.register_node`, `head.report` (notice), `head.leave_node`
+// node → head:        `node.leave`, beside node_protocol.hpp
 // controller → head:  `head.announce_job`, `head.end_job`
 // anyone → head:      `head.status`, `head.list_nodes`, `head.list_jobs`, `head.list_ranks`,
-//                     `head.find_node`, `head.stop`, `head.drain_node`
-// head → node:        `node.stop`, `node.stop_job`           head → controller:  `job.stop`
+//                     `head.find_node`, `head.lanes`, `head.drain_node`, `head.stop`
+// head → node:        `agent.drain`, `job.end`           head → controller:  `job.stop`
 // Each is one struct, encoded with runtime/wire. Times are ages in seconds, since clocks of hosts
 // need not agree.
 // **Threads:** value types.
 
 #include "runtime/cluster/lane_messages.hpp"
+#include "runtime/cluster/node_protocol.hpp"
 #include "runtime/wire/wire.hpp"
 
 #include <cstdint>
@@ -22,95 +24,10 @@
 
 namespace troupe::runtime {
 
-/// `head.register_node`, first thing on an agent's channel; the channel's peer is kNode of `name`.
-struct NodeRegistration {
-  std::string name;
-  std::uint64_t epoch = 0;  ///< instance of the agent process: another number means a new node
-  std::string address;      ///< `host:port` of the agent's listener
-  std::string host;
-  std::int64_t pid = 0;
-  std::int32_t devices = 0;
-  bool simulated = false;  ///< the devices are only declared (`--devices N`)
-  std::int32_t cores = 0;
-  std::int64_t memory_bytes = 0;
-  std::string device_kind;           ///< e.g. `NVIDIA H200`, `cpu`
-  std::vector<std::byte> inventory;  ///< of the agent, for placement; opaque to the head
-  static constexpr auto fields() {
-    return std::tuple{field("name", &NodeRegistration::name),
-                      field("epoch", &NodeRegistration::epoch),
-                      field("address", &NodeRegistration::address),
-                      field("host", &NodeRegistration::host),
-                      field("pid", &NodeRegistration::pid),
-                      field("devices", &NodeRegistration::devices),
-                      field("simulated", &NodeRegistration::simulated),
-                      field("cores", &NodeRegistration::cores),
-                      field("memory_bytes", &NodeRegistration::memory_bytes),
-                      field("device_kind", &NodeRegistration::device_kind),
-                      field("inventory", &NodeRegistration::inventory)};
-  }
-};
-
-/// Answer to a registration. Refused with kAlreadyExists while another instance of that name is up
-/// (try again: it may be found dead), kConflict for a name that is not the channel's.
-struct NodeWelcome {
-  std::uint64_t head_epoch = 0;  ///< instance of the head
-  bool returned = false;         ///< this instance was known to this head before
-  static constexpr auto fields() {
-    return std::tuple{field("head_epoch", &NodeWelcome::head_epoch),
-                      field("returned", &NodeWelcome::returned)};
-  }
-};
-
-/// A rank process as its agent sees it.
-struct RankReport {
-  std::string job;
-  std::string group;
-  std::int32_t rank = 0;
-  std::int64_t pid = 0;
-  std::vector<std::int32_t> devices;
-  std::string state;  ///< starting, running, stuck, ended
-  double since_s = 0;
-  std::string method;     ///< that runs now, if the rank said so
-  std::string waits_for;  ///< e.g. `lane turn`
-  double waiting_s = 0;
-  static constexpr auto fields() {
-    return std::tuple{field("job", &RankReport::job),
-                      field("group", &RankReport::group),
-                      field("rank", &RankReport::rank),
-                      field("pid", &RankReport::pid),
-                      field("devices", &RankReport::devices),
-                      field("state", &RankReport::state),
-                      field("since_s", &RankReport::since_s),
-                      field("method", &RankReport::method),
-                      field("waits_for", &RankReport::waits_for),
-                      field("waiting_s", &RankReport::waiting_s)};
-  }
-};
-
-/// `head.report`: a notice, on change and at most once a second. At most kRanksPerNodeMax ranks.
-struct NodeReport {
-  std::vector<RankReport> ranks;
-  std::vector<LaneReport> lanes;
-  static constexpr auto fields() {
-    return std::tuple{field("ranks", &NodeReport::ranks), field("lanes", &NodeReport::lanes)};
-  }
-};
-inline constexpr std::size_t kRanksPerNodeMax = 1024;
-inline constexpr std::size_t kLanesPerNodeMax = 1024;
-
-/// `head.leave_node`, `head.end_job`, `node.stop`, `job.stop`: why.
+/// `node.leave`, `head.end_job`, `job.stop`: why.
 struct Farewell {
   std::string reason;
   static constexpr auto fields() { return std::tuple{field("reason", &Farewell::reason)}; }
-};
-
-/// `node.stop_job`: the agent ends the ranks of a job.
-struct JobStopOrder {
-  std::string job;
-  std::string reason;
-  static constexpr auto fields() {
-    return std::tuple{field("job", &JobStopOrder::job), field("reason", &JobStopOrder::reason)};
-  }
 };
 
 /// `head.announce_job`, first thing on a controller's channel (peer kController of `name`).
@@ -127,29 +44,43 @@ struct JobAnnouncement {
                       field("command", &JobAnnouncement::command)};
   }
 };
-struct JobWelcome {
+struct JobAnnounced {
   std::uint64_t head_epoch = 0;
   bool returned = false;
   static constexpr auto fields() {
-    return std::tuple{field("head_epoch", &JobWelcome::head_epoch),
-                      field("returned", &JobWelcome::returned)};
+    return std::tuple{field("head_epoch", &JobAnnounced::head_epoch),
+                      field("returned", &JobAnnounced::returned)};
   }
 };
 
 /// A node as the directory knows it.
 struct NodeEntry {
-  NodeRegistration node;  ///< without its inventory
-  std::string state;      ///< up, away, draining, lost, left
-  double since_s = 0;     ///< in this state
-  double heard_s = 0;     ///< since its last report or registration
-  std::string cause;      ///< why it is lost, left or away
-  std::int32_t ranks = 0;
-  std::vector<LaneReport> lanes;  ///< only in `head.list_nodes` with `lanes`
+  std::string name;
+  std::string state;    ///< up, away, draining, lost, left
+  double since_s = 0;   ///< in this state
+  double heard_s = 0;   ///< since its last snapshot or registration
+  std::string cause;    ///< why it is lost, left or away
+  std::string address;  ///< `host:port` of the agent's listener
+  std::string host;
+  std::int64_t pid = 0;
+  std::uint64_t instance = 0;
+  std::string version;
+  double cpus = 0;
+  std::int64_t memory_bytes = 0;
+  std::int32_t devices = 0;
+  std::string device_model;  ///< of the first; `simulated` for declared ones
+  std::string rack;
+  std::int32_t ranks = 0;  ///< that run
   static constexpr auto fields() {
-    return std::tuple{field("node", &NodeEntry::node),       field("state", &NodeEntry::state),
-                      field("since_s", &NodeEntry::since_s), field("heard_s", &NodeEntry::heard_s),
-                      field("cause", &NodeEntry::cause),     field("ranks", &NodeEntry::ranks),
-                      field("lanes", &NodeEntry::lanes)};
+    return std::tuple{
+        field("name", &NodeEntry::name),         field("state", &NodeEntry::state),
+        field("since_s", &NodeEntry::since_s),   field("heard_s", &NodeEntry::heard_s),
+        field("cause", &NodeEntry::cause),       field("address", &NodeEntry::address),
+        field("host", &NodeEntry::host),         field("pid", &NodeEntry::pid),
+        field("instance", &NodeEntry::instance), field("version", &NodeEntry::version),
+        field("cpus", &NodeEntry::cpus),         field("memory_bytes", &NodeEntry::memory_bytes),
+        field("devices", &NodeEntry::devices),   field("device_model", &NodeEntry::device_model),
+        field("rack", &NodeEntry::rack),         field("ranks", &NodeEntry::ranks)};
   }
 };
 
@@ -168,7 +99,7 @@ struct JobEntry {
 
 struct RankEntry {
   std::string node;
-  RankReport rank;
+  RankState rank;
   static constexpr auto fields() {
     return std::tuple{field("node", &RankEntry::node), field("rank", &RankEntry::rank)};
   }
@@ -180,11 +111,9 @@ struct PageRequest {
   std::int32_t limit = 100;  ///< 1..kPageMax
   std::string job;           ///< only of this job; ranks
   std::string state;         ///< only in this state
-  bool lanes = false;        ///< nodes: with lanes
   static constexpr auto fields() {
     return std::tuple{field("after", &PageRequest::after), field("limit", &PageRequest::limit),
-                      field("job", &PageRequest::job), field("state", &PageRequest::state),
-                      field("lanes", &PageRequest::lanes)};
+                      field("job", &PageRequest::job), field("state", &PageRequest::state)};
   }
 };
 inline constexpr std::int32_t kPageMax = 1000;
@@ -231,6 +160,7 @@ struct HeadStatus {
 };
 
 /// `head.find_node`, `head.drain_node`: by name; answered with a NodeEntry. kNotFound.
+/// `head.lanes`: asks the node; answered with a vector of LaneReport.
 struct NodeQuery {
   std::string name;
   static constexpr auto fields() { return std::tuple{field("name", &NodeQuery::name)}; }
@@ -241,10 +171,12 @@ struct StopRequest {
   std::string job;
   std::string node;
   bool all = false;
+  bool force = false;  ///< jobs: end the ranks now, whatever the controller does
   std::string reason;
   static constexpr auto fields() {
     return std::tuple{field("job", &StopRequest::job), field("node", &StopRequest::node),
-                      field("all", &StopRequest::all), field("reason", &StopRequest::reason)};
+                      field("all", &StopRequest::all), field("force", &StopRequest::force),
+                      field("reason", &StopRequest::reason)};
   }
 };
 /// Whom the head told to stop. It answers before they have stopped; watch the lists for the end.
