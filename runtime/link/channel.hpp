@@ -44,10 +44,13 @@ struct PeerName {
   std::string to_string() const;
 };
 
-/// Where replies go; implemented by channels.
+/// Where replies go: the channel that the request came by.
 class ReplySink : public RefCounted {
- public:
+ protected:
+  friend class Responder;
   virtual void reply(std::uint64_t call, result<std::vector<std::byte>> outcome) = 0;
+  /// The responder of `call` went away unused.
+  virtual void dropped(std::uint64_t call) noexcept = 0;
 };
 
 /// The duty to answer one request. Moved to whoever answers; may outlive the channel, and then the
@@ -90,7 +93,7 @@ class ChannelService {
   virtual void on_down(Channel& /*channel*/, const Error& /*cause*/) {}
 };
 
-class Channel : public RefCounted {
+class Channel : public ReplySink {
  public:
   virtual const PeerName& peer() const = 0;
   /// Of the peer, for messages: `127.0.0.1:4711`, or `local`.

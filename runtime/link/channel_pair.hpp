@@ -5,9 +5,9 @@
 //
 // They behave as a socket's two ends: the same matching, order, deadlines and bounds, with encoded
 // envelopes between; only the transport, its heartbeats and its handshake are absent.
-// **Threads:** callbacks of both ends run on one thread of the pair's own, which ends when both
-// channels are down and no longer referred to.
-// **Invariants:** as Channel; closing either end takes both down.
+// **Threads:** callbacks of both ends run on one thread, which all pairs of the process share.
+// **Invariants:** as Channel; closing either end takes both down. Until then both ends stay, also
+// when nobody refers to them: close one when done.
 
 #include "runtime/link/channel.hpp"
 #include "runtime/link/link_options.hpp"
