@@ -46,8 +46,6 @@ class TicketLane {
   /// The ticket is over, whatever it was: ahead, waiting or holding. True when it was not before.
   /// kResourceExhausted when it is too far ahead.
   result<bool> finish(std::uint64_t number);
-  /// As `finish`, but leaves the holder alone: whoever holds the turn ends it himself.
-  result<bool> skip(std::uint64_t number);
   /// Gives the turn to the next in line when nobody holds it and that one waits.
   std::optional<TicketPlace> grant(TimePoint now);
   /// Tickets with which `rank` waits or holds, in order.
