@@ -1,5 +1,6 @@
 #include "runtime/batch/batch.hpp"
 
+#include "runtime/batch/column_lease.hpp"
 #include "runtime/batch/column_ref.hpp"
 
 #include <nlohmann/json.hpp>
@@ -223,24 +224,29 @@ bool Batch::has_references() const {
                      [](const auto& entry) { return entry.second.is_reference(); });
 }
 
-result<Batch> Batch::resolve(PullMeter* meter) const {
+result<Batch> Batch::resolve(PullMeter* meter, std::optional<Deadline> deadline) const {
   const std::vector<std::string> all = names();
-  return resolve(all, meter);
+  return resolve(all, meter, deadline);
 }
 
-result<Batch> Batch::resolve(Names names, PullMeter* meter) const {
+result<Batch> Batch::resolve(Names names, PullMeter* meter,
+                             std::optional<Deadline> deadline) const {
   Batch resolved = *this;
+  std::vector<const Column*> wanted;
+  wanted.reserve(names.size());
   for (const std::string& name : names) {
-    const auto place = resolved.columns_.find(name);
-    if (place == resolved.columns_.end()) return no_column(name, columns_);
-    result<Column> column = place->second.resolve(meter);
-    if (!column) {
-      Error error = std::move(column).error();
-      error.message = fmt::format("column {}: {}", name, error.message);
-      return fail(std::move(error));
-    }
-    place->second = *std::move(column);
+    const auto place = columns_.find(name);
+    if (place == columns_.end()) return no_column(name, columns_);
+    wanted.push_back(&place->second);
   }
+  auto pulled = resolve_columns(wanted, meter, deadline);
+  if (!pulled) {
+    Error error = std::move(pulled.error().error);
+    error.message = fmt::format("column {}: {}", names[pulled.error().column], error.message);
+    return fail(std::move(error));
+  }
+  for (std::size_t i = 0; i < names.size(); ++i)
+    resolved.columns_.find(names[i])->second = std::move((*pulled)[i]);
   return resolved;
 }
 

@@ -141,8 +141,11 @@ class Batch {
   /// True when some column lives at another rank.
   bool has_references() const;
   /// The same batch with every (or each named) column's payload here; see Column::resolve.
-  result<Batch> resolve(PullMeter* meter = nullptr) const;
-  result<Batch> resolve(Names names, PullMeter* meter = nullptr) const;
+  /// All columns are pulled together: one request to each owner, owners at the same time.
+  result<Batch> resolve(PullMeter* meter = nullptr,
+                        std::optional<Deadline> deadline = std::nullopt) const;
+  result<Batch> resolve(Names names, PullMeter* meter = nullptr,
+                        std::optional<Deadline> deadline = std::nullopt) const;
 
   /// The same batch in storage of its own on `device`: pulls what is elsewhere and keeps no larger
   /// block alive. kUnsupported names any device but `cpu`: this build keeps batches in host memory.

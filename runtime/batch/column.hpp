@@ -12,6 +12,7 @@
 // **Cost:** copying a column is two reference counts; slice is O(ranges); index is O(rows taken).
 
 #include "runtime/base/check.hpp"
+#include "runtime/base/clock.hpp"
 #include "runtime/base/result.hpp"
 
 #include <cstddef>
@@ -163,9 +164,11 @@ class Column {
   /// True when some row lives at another owner, so that `resolve` must come before reading.
   bool is_reference() const;
   /// The same rows with all payload here. Pulls each remote row that is looked at once, however
-  /// often it is repeated, and counts the bytes in `meter` when given. The error is kRankDead
-  /// (or the owner's own) with the owner as origin.
-  result<Column> resolve(PullMeter* meter = nullptr) const;
+  /// often it is repeated, and counts the bytes in `meter` when given. The error is kRankDead,
+  /// kDeadline, kNotFound (or the owner's own) with the owner as origin. Blocks while rows come
+  /// from another process; without a deadline its exchange's default holds.
+  result<Column> resolve(PullMeter* meter = nullptr,
+                         std::optional<Deadline> deadline = std::nullopt) const;
   /// A copy in storage of its own, so that the view keeps no larger block alive.
   Column compact() const;
 

@@ -35,6 +35,13 @@ std::int64_t first_difference_in(const Storage& a, std::int64_t a_first, const S
   return low;
 }
 
+/// Whether row `a_first` of one storage and `b_first` of the other are the same row, and with them
+/// all that follow in both: of one block, or of one column at another owner.
+bool same_rows(const Storage& a, std::int64_t a_first, const Storage& b, std::int64_t b_first) {
+  if (&a == &b) return a_first == b_first;
+  return a.lease && a.lease == b.lease && a.lease_first + a_first == b.lease_first + b_first;
+}
+
 template <class T>
 void append_elements(std::string& text, std::span<const std::byte> bytes) {
   constexpr std::size_t kShown = 8;
@@ -67,7 +74,7 @@ std::optional<std::int64_t> Column::first_difference(const Column& other) const 
     const Storage& b = **right[r].storage;
     const std::int64_t a_first = left[l].first + l_done;
     const std::int64_t b_first = right[r].first + r_done;
-    if (&a != &b || a_first != b_first) {
+    if (!same_rows(a, a_first, b, b_first)) {
       TROUPE_CHECK(!a.lease && !b.lease, "column: row {} is a reference; resolve to compare", row);
       const std::int64_t equal = first_difference_in(a, a_first, b, b_first, count);
       if (equal < count) return row + equal;
@@ -87,10 +94,21 @@ bool Column::same_view(const Column& other) const {
   if (rope_ == other.rope_ && map_ == other.map_ && first_ == other.first_) return true;
   const std::vector<Run> left = ColumnAccess::runs(*this);
   const std::vector<Run> right = ColumnAccess::runs(other);
-  return std::equal(left.begin(), left.end(), right.begin(), right.end(),
-                    [](const Run& a, const Run& b) {
-                      return *a.storage == *b.storage && a.first == b.first && a.count == b.count;
-                    });
+  std::size_t l = 0;
+  std::size_t r = 0;
+  std::int64_t l_done = 0;  // rows of left[l] already compared
+  std::int64_t r_done = 0;
+  while (l < left.size() && r < right.size()) {
+    if (!same_rows(**left[l].storage, left[l].first + l_done, **right[r].storage,
+                   right[r].first + r_done))
+      return false;
+    const std::int64_t count = std::min(left[l].count - l_done, right[r].count - r_done);
+    l_done += count;
+    r_done += count;
+    if (l_done == left[l].count) ++l, l_done = 0;
+    if (r_done == right[r].count) ++r, r_done = 0;
+  }
+  return true;
 }
 
 bool Column::bitwise_equal(const Column& other) const {

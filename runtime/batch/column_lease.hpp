@@ -39,16 +39,25 @@ struct RowsWanted {
   const ColumnType* type = nullptr;
   std::int64_t first = 0;
   std::int64_t rows = 0;
-  std::span<const std::int64_t>
-      offsets;  ///< [rows + 1] running sum from any start; empty for dense
+  /// [rows + 1] running sum of row lengths from any start; empty for dense columns.
+  std::span<const std::int64_t> offsets;
 };
 
 class ColumnSource {
  public:
   virtual ~ColumnSource() = default;
-  /// The payload of each of `wanted`, in order; all or an error that names the owner.
-  virtual result<std::vector<Column>> pull(std::span<const RowsWanted> wanted,
+  /// The payload of each of `wanted`, in order, or why it is not to be had: an error that names
+  /// the owner. Without a deadline the source's own default holds.
+  virtual std::vector<result<Column>> pull(std::span<const RowsWanted> wanted,
                                            std::optional<Deadline> deadline) = 0;
 };
+
+/// The columns with all payload here, pulled together: one pull per source.
+struct Unresolved {
+  std::size_t column = 0;  ///< index of the first that failed
+  Error error;
+};
+tl::expected<std::vector<Column>, Unresolved> resolve_columns(
+    std::span<const Column* const> columns, PullMeter* meter, std::optional<Deadline> deadline);
 
 }  // namespace troupe::runtime

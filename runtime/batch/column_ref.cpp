@@ -1,5 +1,6 @@
 #include "runtime/batch/column_ref.hpp"
 
+#include "runtime/batch/column_lease.hpp"
 #include "runtime/batch/column_storage.hpp"
 
 #include <algorithm>
@@ -10,49 +11,17 @@
 
 namespace troupe::runtime {
 
-class ColumnStore::Core {
+class ColumnStore::Core final : public ColumnSource, public std::enable_shared_from_this<Core> {
  public:
   explicit Core(ColumnOwner who) : owner(std::move(who)) {}
 
-  result<ColumnId> keep(const Column& column) {
-    const std::lock_guard lock(mutex_);
-    if (revoked_) return fail(*revoked_);
-    const ColumnId id{++last_id_};
-    bytes_held_ += column.bytes();
-    columns_.emplace(id, column);
-    return id;
-  }
-
-  void release(ColumnId id) {
-    std::optional<Column> freed;  // payload is freed outside the lock
-    const std::lock_guard lock(mutex_);
-    const auto place = columns_.find(id);
-    if (place == columns_.end()) return;
-    bytes_held_ -= place->second.bytes();
-    freed = std::move(place->second);
-    columns_.erase(place);
-  }
-
-  void revoke(Error cause) {
-    std::unordered_map<ColumnId, Column> freed;
-    const std::lock_guard lock(mutex_);
-    if (!revoked_) revoked_ = std::move(cause).at(origin());
-    columns_.swap(freed);
-    bytes_held_ = 0;
-  }
-
-  result<Column> pull(ColumnId id, std::int64_t first, std::int64_t count) {
-    const std::lock_guard lock(mutex_);
-    if (revoked_) return fail(*revoked_);
-    const auto place = columns_.find(id);
-    TROUPE_CHECK(place != columns_.end(), "column store of {} rank {}: column {} is not held",
-                 owner.group, owner.rank.value, id.value);
-    Column rows = place->second.slice(first, count);
-    bytes_pulled_ += rows.bytes();
-    return rows;
-  }
-
-  Origin origin() const { return Origin{.group = owner.group, .rank = owner.rank, .node = {}}; }
+  result<std::shared_ptr<const ColumnLease>> keep(const Column& column);
+  std::shared_ptr<const ColumnLease> lease(ColumnId id) const;
+  void release(ColumnId id);
+  void revoke(Error cause);
+  result<Column> read(ColumnId id, std::int64_t first, std::int64_t count);
+  std::vector<result<Column>> pull(std::span<const RowsWanted> wanted,
+                                   std::optional<Deadline> deadline) override;
 
   struct Totals {
     std::int64_t columns = 0;
@@ -67,8 +36,15 @@ class ColumnStore::Core {
   const ColumnOwner owner;
 
  private:
+  struct Held {
+    Column column;
+    std::weak_ptr<const ColumnLease> lease;
+  };
+
+  Origin origin() const { return Origin{.group = owner.group, .rank = owner.rank, .node = {}}; }
+
   mutable std::mutex mutex_;  ///< guards everything below
-  std::unordered_map<ColumnId, Column> columns_;
+  std::unordered_map<ColumnId, Held> columns_;
   std::optional<Error> revoked_;
   std::uint64_t last_id_ = 0;
   std::int64_t bytes_held_ = 0;
@@ -76,24 +52,87 @@ class ColumnStore::Core {
 };
 
 /// Keeps one column alive in its store for as long as some storage refers to it.
-class ColumnLease {
+class ColumnStore::Lease final : public ColumnLease {
  public:
-  ColumnLease(std::shared_ptr<ColumnStore::Core> core, ColumnId id)
-      : core_(std::move(core)), id_(id) {}
-  ~ColumnLease() { core_->release(id_); }
-  ColumnLease(const ColumnLease&) = delete;
-  ColumnLease& operator=(const ColumnLease&) = delete;
+  Lease(std::shared_ptr<Core> core, ColumnId id) : core_(std::move(core)), id_(id) {}
+  ~Lease() override { core_->release(id_); }
+  Lease(const Lease&) = delete;
+  Lease& operator=(const Lease&) = delete;
 
-  result<Column> pull(std::int64_t first, std::int64_t count) const {
-    return core_->pull(id_, first, count);
-  }
-  const ColumnOwner& owner() const { return core_->owner; }
-  ColumnId id() const { return id_; }
+  const ColumnOwner& owner() const override { return core_->owner; }
+  ColumnId id() const override { return id_; }
+  ColumnSource& source() const override { return *core_; }
 
  private:
-  std::shared_ptr<ColumnStore::Core> core_;
+  std::shared_ptr<Core> core_;
   ColumnId id_;
 };
+
+result<std::shared_ptr<const ColumnLease>> ColumnStore::Core::keep(const Column& column) {
+  const std::lock_guard lock(mutex_);
+  if (revoked_) return fail(*revoked_);
+  const ColumnId id{++last_id_};
+  // Made under the lock, but after nothing can fail: a lease that dies here would want the lock.
+  auto lease = std::make_shared<const Lease>(shared_from_this(), id);
+  bytes_held_ += column.bytes();
+  columns_.emplace(id, Held{column, lease});
+  return lease;
+}
+
+std::shared_ptr<const ColumnLease> ColumnStore::Core::lease(ColumnId id) const {
+  const std::lock_guard lock(mutex_);
+  const auto place = columns_.find(id);
+  return place == columns_.end() ? nullptr : place->second.lease.lock();
+}
+
+void ColumnStore::Core::release(ColumnId id) {
+  std::optional<Held> freed;  // payload is freed outside the lock
+  const std::lock_guard lock(mutex_);
+  const auto place = columns_.find(id);
+  if (place == columns_.end()) return;
+  bytes_held_ -= place->second.column.bytes();
+  freed = std::move(place->second);
+  columns_.erase(place);
+}
+
+void ColumnStore::Core::revoke(Error cause) {
+  std::unordered_map<ColumnId, Held> freed;
+  const std::lock_guard lock(mutex_);
+  if (!revoked_) revoked_ = std::move(cause).at(origin());
+  columns_.swap(freed);
+  bytes_held_ = 0;
+}
+
+result<Column> ColumnStore::Core::read(ColumnId id, std::int64_t first, std::int64_t count) {
+  const std::lock_guard lock(mutex_);
+  if (revoked_) return fail(*revoked_);
+  const auto refuse = [this](ErrorCode code, std::string message) {
+    return fail(
+        Error{.code = code, .message = std::move(message), .origin = origin(), .causes = {}});
+  };
+  const auto place = columns_.find(id);
+  if (place == columns_.end())
+    return refuse(
+        ErrorCode::kNotFound,
+        fmt::format("column store of {} rank {}: column {} is not held; its lease is over",
+                    owner.group, owner.rank.value, id.value));
+  const Column& whole = place->second.column;
+  if (first < 0 || count < 0 || first > whole.rows() || count > whole.rows() - first)
+    return refuse(ErrorCode::kInvalidArgument,
+                  fmt::format("column store of {} rank {}: column {}: {} rows from {}, it has {}",
+                              owner.group, owner.rank.value, id.value, count, first, whole.rows()));
+  Column rows = whole.slice(first, count);
+  bytes_pulled_ += rows.bytes();
+  return rows;
+}
+
+std::vector<result<Column>> ColumnStore::Core::pull(std::span<const RowsWanted> wanted,
+                                                    std::optional<Deadline> /*deadline*/) {
+  std::vector<result<Column>> pulled;
+  pulled.reserve(wanted.size());
+  for (const RowsWanted& one : wanted) pulled.push_back(read(one.lease->id(), one.first, one.rows));
+  return pulled;
+}
 
 namespace {
 
@@ -104,44 +143,6 @@ OffsetTable shared_table(std::vector<OffsetTable>& tables, OffsetTable table) {
   tables.push_back(table);
   return table;
 }
-
-/// Half-open rows of one storage.
-struct Interval {
-  std::int64_t first = 0;
-  std::int64_t end = 0;
-};
-
-/// The union of the intervals, in order.
-std::vector<Interval> merged(std::vector<Interval> intervals) {
-  std::sort(intervals.begin(), intervals.end(),
-            [](const Interval& a, const Interval& b) { return a.first < b.first; });
-  std::vector<Interval> joined;
-  for (const Interval& one : intervals) {
-    if (!joined.empty() && one.first <= joined.back().end)
-      joined.back().end = std::max(joined.back().end, one.end);
-    else
-      joined.push_back(one);
-  }
-  return joined;
-}
-
-/// What one view looks at in one remote storage, and the payload once it is here.
-struct Wanted {
-  StoragePointer storage;
-  std::vector<Interval> rows;
-  std::vector<Column> pulled;  ///< one for each of `rows`
-
-  /// Puts rows [first, first + count), which lie within one interval, into `builder`.
-  void give(RopeBuilder& builder, std::int64_t first, std::int64_t count) const {
-    const auto after =
-        std::upper_bound(rows.begin(), rows.end(), first,
-                         [](std::int64_t row, const Interval& one) { return row < one.first; });
-    const auto place = static_cast<std::size_t>(after - rows.begin()) - 1;
-    const Column piece = pulled[place].slice(first - rows[place].first, count);
-    for (const Run& run : ColumnAccess::runs(piece))
-      builder.add(*run.storage, run.first, run.count);
-  }
-};
 
 /// Whose the run is: its lease, or null when it is local.
 const ColumnLease* lease_of(const Run& run) { return (*run.storage)->lease.get(); }
@@ -163,6 +164,15 @@ std::int64_t ColumnStore::columns_held() const { return core_->totals().columns;
 std::int64_t ColumnStore::bytes_held() const { return core_->totals().bytes_held; }
 std::int64_t ColumnStore::bytes_pulled() const { return core_->totals().bytes_pulled; }
 void ColumnStore::revoke(Error cause) { core_->revoke(std::move(cause)); }
+const ColumnSource* ColumnStore::source() const { return core_.get(); }
+
+result<Column> ColumnStore::read(ColumnId id, std::int64_t first, std::int64_t count) {
+  return core_->read(id, first, count);
+}
+
+std::shared_ptr<const ColumnLease> ColumnStore::lease(ColumnId id) const {
+  return core_->lease(id);
+}
 
 result<Column> ColumnStore::put_sharing(const Column& column, LengthTables& tables) {
   std::vector<Column> pieces;
@@ -185,8 +195,7 @@ result<Column> ColumnStore::put_sharing(const Column& column, LengthTables& tabl
       storage->row_elements = row_elements(column.type().row_shape);
     else
       storage->offsets = shared_table(tables, ColumnAccess::offset_table(piece));
-    TROUPE_TRY(const ColumnId id, core_->keep(piece));
-    storage->lease = std::make_shared<const ColumnLease>(core_, id);
+    TROUPE_TRY(storage->lease, core_->keep(piece));
     pieces.push_back(ColumnAccess::make(column.type(), std::move(storage)));
   }
   return pieces.empty() ? column : Column::concat(pieces);
@@ -207,35 +216,6 @@ result<Batch> ColumnStore::put(const Batch& batch) {
   return references;
 }
 
-result<Column> Column::resolve(PullMeter* meter) const {
-  if (!is_reference()) return *this;
-  const std::vector<Run> runs = ColumnAccess::runs(*this);
-  std::vector<Wanted> wanted;
-  std::unordered_map<const Storage*, std::size_t> places;
-  for (const Run& run : runs) {
-    if (lease_of(run) == nullptr) continue;
-    const auto [place, added] = places.emplace(run.storage->get(), wanted.size());
-    if (added) wanted.push_back({*run.storage, {}, {}});
-    wanted[place->second].rows.push_back({run.first, run.first + run.count});
-  }
-  for (Wanted& one : wanted) {
-    one.rows = merged(std::move(one.rows));
-    for (const Interval& rows : one.rows) {
-      TROUPE_TRY(Column piece, one.storage->lease->pull(rows.first, rows.end - rows.first));
-      if (meter != nullptr) meter->add(piece.bytes());
-      one.pulled.push_back(std::move(piece));
-    }
-  }
-  RopeBuilder builder(type());
-  for (const Run& run : runs) {
-    if (lease_of(run) == nullptr)
-      builder.add(*run.storage, run.first, run.count);
-    else
-      wanted[places.at(run.storage->get())].give(builder, run.first, run.count);
-  }
-  return std::move(builder).finish();
-}
-
 std::vector<ColumnRef> references(const Column& column) {
   std::vector<ColumnRef> all;
   for (const Run& run : ColumnAccess::runs(column)) {
@@ -245,7 +225,7 @@ std::vector<ColumnRef> references(const Column& column) {
     ColumnRef reference{.owner = lease->owner(),
                         .id = lease->id(),
                         .type = column.type(),
-                        .first_row = run.first,
+                        .first_row = storage.lease_first + run.first,
                         .rows = run.count,
                         .row_lengths = {},
                         .bytes = storage.elements(run.first, run.count) * storage.element_bytes};

@@ -22,10 +22,14 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace troupe::runtime {
+
+class ColumnLease;
+class ColumnSource;
 
 /// Who holds a column.
 struct ColumnOwner {
@@ -76,6 +80,14 @@ class ColumnStore {
   /// Frees every column; from now on `put` and every resolve of its references fail with `cause`.
   void revoke(Error cause);
 
+  /// Rows [first, first + count) of a column that is held, for a reader elsewhere whose word is not
+  /// trusted: kNotFound, kInvalidArgument, or the cause of the revocation.
+  result<Column> read(ColumnId id, std::int64_t first, std::int64_t count);
+  /// The lease of a column that is held, shared with its references here; null when it is not.
+  std::shared_ptr<const ColumnLease> lease(ColumnId id) const;
+  /// What leases of this store name as their source.
+  const ColumnSource* source() const;
+
   const ColumnOwner& owner() const;
   std::int64_t columns_held() const;
   std::int64_t bytes_held() const;
@@ -84,7 +96,7 @@ class ColumnStore {
 
  private:
   class Core;
-  friend class ColumnLease;
+  class Lease;
   using LengthTables = std::vector<std::shared_ptr<const std::vector<std::int64_t>>>;
 
   /// As `put`, sharing one length table among columns with equal lengths.

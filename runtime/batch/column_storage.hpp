@@ -35,6 +35,7 @@ class Storage {
   const std::byte* data = nullptr;           ///< meaningless when remote
   std::shared_ptr<const void> owner;         ///< keeps `data` alive
   std::shared_ptr<const ColumnLease> lease;  ///< set when the rows live at another owner
+  std::int64_t lease_first = 0;              ///< row of the owner's column that is row 0 here
 
   std::int64_t start(std::int64_t row) const {
     return offsets ? (*offsets)[static_cast<std::size_t>(row)] : row * row_elements;
