@@ -117,6 +117,7 @@ double pass_at_k(std::int64_t n, std::int64_t c, std::int64_t k) {
 
 result<Evaluation> evaluate(const Config& config, const TrainingRegistries& registries,
                             bool keep_samples) {
+  TROUPE_TRY_VOID(refuse_cluster(config, "eval"));
   const auto path = config.get<std::string>("actor_rollout_ref.model.path");
   if (path.empty()) return config.refuse("actor_rollout_ref.model.path", "names no model folder");
   if (config.get<std::vector<std::string>>("data.val_files").empty())

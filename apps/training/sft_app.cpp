@@ -38,6 +38,7 @@ struct SftInputs {
 };
 
 result<SftInputs> open_sft_inputs(const Config& config) {
+  TROUPE_TRY_VOID(refuse_cluster(config, "sft"));
   const auto path = config.get<std::string>("actor_rollout_ref.model.path");
   if (path.empty()) return config.refuse("actor_rollout_ref.model.path", "names no model folder");
   const auto files = config.get<std::vector<std::string>>("sft.train_files");

@@ -272,8 +272,9 @@ void declare_trainer(Schema& s) {
                  "run folder: metrics, trace, report, checkpoints; null: runs/PROJECT/EXPERIMENT");
   s.text(at + "mode", "sync", "loop").one_of({"sync", "one_step_off", "async", "pipelined"});
   s.integer(at + "seed", 0, "seed of everything random in the run").within(at_least(0));
-  s.integer(at + "nnodes", 1, "hosts").within(between(1, kMostInt));
-  s.integer(at + "n_gpus_per_node", 1, "devices; on CPU, ranks that are threads")
+  s.integer(at + "nnodes", 1, "hosts; more than 1 need a cluster").within(between(1, 1 << 20));
+  s.integer(at + "n_gpus_per_node", 1,
+            "devices; without a cluster and a GPU, ranks that are threads")
       .within(between(1, 1024));
   s.alias(at + "device_count", at + "n_gpus_per_node");
   s.integer(at + "threads_per_rank", 1, "threads of one rank's arithmetic")
@@ -296,6 +297,9 @@ void declare_trainer(Schema& s) {
                  "older ones are removed; null: all")
       .within(between(1, kMostInt));
   s.boolean(at + "balance_batch", true, "give ranks equal work by token counts");
+  s.integer(at + "restarts_max", 0,
+            "times the run goes on from its newest checkpoint after a rank's death")
+      .within(between(0, kMostInt));
   s.integer(at + "critic_warmup", 0, "steps in which only the critic learns")
       .within(between(0, kMostInt));
   s.number(at + "call_timeout_s", 1800, "seconds that one call of a worker group may take")
@@ -305,6 +309,31 @@ void declare_trainer(Schema& s) {
   s.text(at + "log_level", "info", "what goes to stderr")
       .one_of({"debug", "info", "warn", "error"});
   s.refused(at + "logger", "metrics.jsonl, trace and report are always written; leave the key out");
+}
+
+void declare_cluster(Schema& s) {
+  const std::string at = "cluster.";
+  s.text(at + "address", "",
+         "host:port of a troupe head, where the run gets its devices; empty with several nnodes: "
+         "TROUPE_ADDRESS, or the head on this host");
+  s.text(at + "token_file", "", "the cluster's join token; empty: TROUPE_TOKEN_FILE, or the head's");
+  s.text(at + "tls", "", "folder of certificates (troupe cert make); empty: TROUPE_TLS, or no TLS");
+  s.text(at + "listen", "",
+         "host:port where ranks reach the controller; empty: the address that the head sees, any "
+         "port");
+  s.text(at + "strategy", "PACK", "how devices are chosen")
+      .one_of({"PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"});
+  s.text(at + "level", "node", "what the strategy packs into or spreads over")
+      .one_of({"rack", "domain", "node", "socket"});
+  s.integer(at + "max_per_node", 0, "devices of the run on one node; 0: any number")
+      .within(between(0, 1024));
+  s.number(at + "cpus_per_gpu", 1, "CPU cores reserved with each device").within(between(0, 4096));
+  s.integer(at + "memory_mb_per_gpu", 0, "host memory reserved with each device, MiB")
+      .within(between(0, 1 << 30));
+  s.integer(at + "priority", 0, "of the run's devices over other runs'")
+      .within(between(-1000, 1000));
+  s.number(at + "wait_s", 300, "seconds that the run may wait for its devices")
+      .within(between(0.001, 1e7));
 }
 
 void declare_supervised(Schema& s) {
@@ -346,8 +375,6 @@ void declare_supervised(Schema& s) {
 }
 
 result<void> check_mode(const Config& c) {
-  const auto hosts = c.get<std::int64_t>("trainer.nnodes");
-  if (hosts != 1) return c.refuse("trainer.nnodes", "several hosts are not in this build");
   const auto mode = c.get<std::string>("trainer.mode");
   if (mode == "sync") return {};
   return c.refuse("trainer.mode", "this loop is not in this build, only sync is");
@@ -502,6 +529,7 @@ result<void> check_others(const Config& c) {
 Schema train_schema(const TrainSchemaOptions& options) {
   Schema s;
   declare_trainer(s);
+  declare_cluster(s);
   declare_data(s);
   declare_model(s);
   declare_actor(s, options);

@@ -270,6 +270,19 @@ std::int64_t updates_per_step(const Config& config, const std::string& section) 
   return plan.epochs * ((rows + plan.rows - 1) / plan.rows);
 }
 
+bool wants_cluster(const Config& config) {
+  return config.get<std::int64_t>("trainer.nnodes") > 1 ||
+         !config.get<std::string>("cluster.address").empty();
+}
+
+result<void> refuse_cluster(const Config& config, std::string_view command) {
+  if (config.get<std::int64_t>("trainer.nnodes") > 1)
+    return config.refuse("trainer.nnodes", "troupe {} runs on this host only", command);
+  if (!config.get<std::string>("cluster.address").empty())
+    return config.refuse("cluster.address", "troupe {} runs on this host only", command);
+  return {};
+}
+
 Duration call_timeout(const Config& config) {
   return std::chrono::duration_cast<Duration>(
       std::chrono::duration<double>(config.get<double>("trainer.call_timeout_s")));

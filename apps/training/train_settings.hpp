@@ -66,6 +66,11 @@ actors::MinibatchPlan minibatch_plan(const runtime::Config& config, const std::s
 /// Optimizer steps of `section` in one training step.
 std::int64_t updates_per_step(const runtime::Config& config, const std::string& section);
 
+/// True when the run gets its devices from a cluster: several hosts, or `cluster.address`.
+bool wants_cluster(const runtime::Config& config);
+/// kConfig naming the key when a command that knows only this host is asked for a cluster.
+result<void> refuse_cluster(const runtime::Config& config, std::string_view command);
+
 /// How long one call of a worker group may take: `trainer.call_timeout_s`.
 Duration call_timeout(const runtime::Config& config);
 
