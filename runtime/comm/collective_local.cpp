@@ -3,6 +3,7 @@
 #include "runtime/base/check.hpp"
 #include "runtime/comm/local_group.hpp"
 #include "runtime/comm/reduce.hpp"
+#include "runtime/comm/use_guard.hpp"
 
 #include <atomic>
 #include <cstring>
@@ -23,31 +24,8 @@ class FinishGuard {
   LocalGroup& group_;
 };
 
-class UseGuard {
- public:
-  UseGuard(std::atomic<bool>& busy, const std::string& name, int rank) : busy_(busy) {
-    TROUPE_CHECK(!busy_.exchange(true), "{} rank {}: handle used by two threads at once", name,
-                 rank);
-  }
-  UseGuard(const UseGuard&) = delete;
-  UseGuard& operator=(const UseGuard&) = delete;
-  ~UseGuard() { busy_ = false; }
-
- private:
-  std::atomic<bool>& busy_;
-};
-
 void copy_bytes(void* target, const void* source, std::size_t bytes) {
   if (bytes > 0 && target != source) std::memcpy(target, source, bytes);
-}
-
-/// True when the ranges share bytes, unless `part` is exactly `own_place`.
-bool overlaps_elsewhere(const void* part, std::size_t part_bytes, const void* whole,
-                        std::size_t whole_bytes, const void* own_place) {
-  if (part == own_place || part_bytes == 0 || whole_bytes == 0) return false;
-  const auto part_begin = reinterpret_cast<std::uintptr_t>(part);
-  const auto whole_begin = reinterpret_cast<std::uintptr_t>(whole);
-  return part_begin < whole_begin + whole_bytes && whole_begin < part_begin + part_bytes;
 }
 
 class LocalCollective final : public Collective {
@@ -87,7 +65,6 @@ class LocalCollective final : public Collective {
   UseGuard use() { return UseGuard(busy_, group_->name(), rank_); }
   std::vector<const void*> sources() const;
   std::vector<std::vector<std::byte>> copies_of_parts() const;
-  void check_root(PostedCall& call) const;
 
   const std::shared_ptr<LocalGroup> group_;  // shared by the handles of all ranks
   const int rank_;
@@ -100,18 +77,9 @@ std::vector<const void*> LocalCollective::sources() const {
   return pointers;
 }
 
-void LocalCollective::check_root(PostedCall& call) const {
-  if (call.root < 0 || call.root >= size()) {
-    call.bad_argument = fmt::format("{}: group has {} ranks", call.describe(), size());
-  }
-}
-
 result<void> LocalCollective::all_reduce(Buffer data, ReduceOp op, Deadline deadline) {
   const auto guard = use();
-  PostedCall call{.kind = OpKind::kAllReduce, .type = data.type, .count = data.count, .op = op};
-  call.source = call.target = data.data;
-  if (data.type == ElementType::kByte) call.bad_argument = "all_reduce: bytes cannot be reduced";
-  TROUPE_TRY_VOID(group_->arrive(rank_, call, deadline));
+  TROUPE_TRY_VOID(group_->arrive(rank_, post_all_reduce(data, op), deadline));
   const FinishGuard finish(*group_);
   if (size() == 1) return {};
   // This rank alone reads and writes its slice, of every rank's buffer.
@@ -125,26 +93,11 @@ result<void> LocalCollective::all_reduce(Buffer data, ReduceOp op, Deadline dead
 result<void> LocalCollective::reduce_scatter(ConstBuffer whole, Buffer part, ReduceOp op,
                                              Deadline deadline) {
   const auto guard = use();
-  PostedCall call{
-      .kind = OpKind::kReduceScatter, .type = whole.type, .count = whole.count, .op = op};
-  call.source = whole.data;
-  call.target = part.data;
-  const std::size_t begin = part.count * static_cast<std::size_t>(rank_);
-  if (whole.type == ElementType::kByte) {
-    call.bad_argument = "reduce_scatter: bytes cannot be reduced";
-  } else if (whole.type != part.type ||
-             whole.count != part.count * static_cast<std::size_t>(size())) {
-    call.bad_argument = fmt::format("reduce_scatter: whole is {} × {}, part is {} × {}, {} ranks",
-                                    element_type_name(whole.type), whole.count,
-                                    element_type_name(part.type), part.count, size());
-  } else if (overlaps_elsewhere(
-                 part.data, part.bytes(), whole.data, whole.bytes(),
-                 static_cast<const std::byte*>(whole.data) + begin * element_bytes(whole.type))) {
-    call.bad_argument = "reduce_scatter: part overlaps whole elsewhere than at its own place";
-  }
+  const PostedCall call = post_reduce_scatter(whole, part, op, rank_, size());
   TROUPE_TRY_VOID(group_->arrive(rank_, call, deadline));
   const FinishGuard finish(*group_);
   if (part.count == 0) return {};
+  const std::size_t begin = part.count * static_cast<std::size_t>(rank_);
   auto starts = sources();
   for (auto& start : starts) {
     start = static_cast<const std::byte*>(start) + begin * element_bytes(whole.type);
@@ -156,18 +109,8 @@ result<void> LocalCollective::reduce_scatter(ConstBuffer whole, Buffer part, Red
 
 result<void> LocalCollective::all_gather(ConstBuffer part, Buffer whole, Deadline deadline) {
   const auto guard = use();
-  PostedCall call{.kind = OpKind::kAllGather, .type = part.type, .count = part.count};
-  call.source = part.data;
-  call.target = whole.data;
   auto* const target = static_cast<std::byte*>(whole.data);
-  if (whole.type != part.type || whole.count != part.count * static_cast<std::size_t>(size())) {
-    call.bad_argument = fmt::format("all_gather: part is {} × {}, whole is {} × {}, {} ranks",
-                                    element_type_name(part.type), part.count,
-                                    element_type_name(whole.type), whole.count, size());
-  } else if (overlaps_elsewhere(part.data, part.bytes(), whole.data, whole.bytes(),
-                                target + part.bytes() * static_cast<std::size_t>(rank_))) {
-    call.bad_argument = "all_gather: part overlaps whole elsewhere than at its own place";
-  }
+  const PostedCall call = post_all_gather(part, whole, rank_, size());
   TROUPE_TRY_VOID(group_->arrive(rank_, call, deadline));
   const FinishGuard finish(*group_);
   for (int rank = 0; rank < size(); ++rank) {
@@ -191,9 +134,7 @@ std::vector<std::vector<std::byte>> LocalCollective::copies_of_parts() const {
 result<std::vector<std::vector<std::byte>>> LocalCollective::all_gather_bytes(
     std::span<const std::byte> part, Deadline deadline) {
   const auto guard = use();
-  PostedCall call{.kind = OpKind::kAllGatherBytes, .count = part.size()};
-  call.source = part.data();
-  TROUPE_TRY_VOID(group_->arrive(rank_, call, deadline));
+  TROUPE_TRY_VOID(group_->arrive(rank_, post_all_gather_bytes(part), deadline));
   const FinishGuard finish(*group_);
   return copies_of_parts();
 }
@@ -201,10 +142,7 @@ result<std::vector<std::vector<std::byte>>> LocalCollective::all_gather_bytes(
 result<std::vector<std::vector<std::byte>>> LocalCollective::gather_bytes(
     std::span<const std::byte> part, int root, Deadline deadline) {
   const auto guard = use();
-  PostedCall call{.kind = OpKind::kGatherBytes, .count = part.size(), .root = root};
-  call.source = part.data();
-  check_root(call);
-  TROUPE_TRY_VOID(group_->arrive(rank_, call, deadline));
+  TROUPE_TRY_VOID(group_->arrive(rank_, post_gather_bytes(part, root, size()), deadline));
   const FinishGuard finish(*group_);
   if (rank_ != root) return std::vector<std::vector<std::byte>>{};
   return copies_of_parts();
@@ -212,10 +150,7 @@ result<std::vector<std::vector<std::byte>>> LocalCollective::gather_bytes(
 
 result<void> LocalCollective::broadcast(Buffer data, int root, Deadline deadline) {
   const auto guard = use();
-  PostedCall call{.kind = OpKind::kBroadcast, .type = data.type, .count = data.count, .root = root};
-  call.source = call.target = data.data;
-  check_root(call);
-  TROUPE_TRY_VOID(group_->arrive(rank_, call, deadline));
+  TROUPE_TRY_VOID(group_->arrive(rank_, post_broadcast(data, root, size()), deadline));
   const FinishGuard finish(*group_);
   copy_bytes(data.data, group_->call_of(root).source, data.bytes());
   return {};

@@ -9,67 +9,21 @@
 namespace troupe::runtime {
 namespace {
 
-std::string_view op_kind_name(OpKind kind) {
-  switch (kind) {
-    case OpKind::kAllReduce:
-      return "all_reduce";
-    case OpKind::kAllGather:
-      return "all_gather";
-    case OpKind::kAllGatherBytes:
-      return "all_gather_bytes";
-    case OpKind::kGatherBytes:
-      return "gather_bytes";
-    case OpKind::kReduceScatter:
-      return "reduce_scatter";
-    case OpKind::kBroadcast:
-      return "broadcast";
-    case OpKind::kBarrier:
-      return "barrier";
-    case OpKind::kSplit:
-      return "split";
-  }
-  return "?";
-}
-
-bool has_count(OpKind kind) {
-  return kind == OpKind::kAllReduce || kind == OpKind::kAllGather ||
-         kind == OpKind::kReduceScatter || kind == OpKind::kBroadcast;
-}
-bool has_op(OpKind kind) { return kind == OpKind::kAllReduce || kind == OpKind::kReduceScatter; }
-bool has_root(OpKind kind) { return kind == OpKind::kBroadcast || kind == OpKind::kGatherBytes; }
-
 std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
 
 }  // namespace
 
-bool PostedCall::agrees_with(const PostedCall& other) const {
-  if (kind != other.kind) return false;
-  if (has_count(kind) && (type != other.type || count != other.count)) return false;
-  if (has_op(kind) && op != other.op) return false;
-  return !has_root(kind) || root == other.root;
-}
-
-std::string PostedCall::describe() const {
-  std::string text(op_kind_name(kind));
-  text += '(';
-  if (has_op(kind)) text += fmt::format("{}, ", reduce_op_name(op));
-  if (has_count(kind)) text += fmt::format("{} × {}", element_type_name(type), count);
-  if (has_root(kind)) text += fmt::format("{}root {}", has_count(kind) ? ", " : "", root);
-  return text + ')';
-}
-
 LocalGroup::LocalGroup(std::string name, std::vector<int> labels, std::size_t mailbox_bytes,
                        std::weak_ptr<LocalGroup> outer)
-    : name_(std::move(name)),
-      labels_(std::move(labels)),
+    : labels_{std::move(name), std::move(labels)},
       mailbox_bytes_(mailbox_bytes),
       outer_(std::move(outer)),
-      calls_(labels_.size()),
-      arrived_(labels_.size(), 0),
-      splits_(labels_.size()),
-      departed_(labels_.size(), 0),
-      rebuilding_(labels_.size()) {
-  for (std::size_t i = 0; i < labels_.size(); ++i) {
+      calls_(labels_.ranks.size()),
+      arrived_(labels_.ranks.size(), 0),
+      splits_(labels_.ranks.size()),
+      departed_(labels_.ranks.size(), 0),
+      rebuilding_(labels_.ranks.size()) {
+  for (std::size_t i = 0; i < labels_.ranks.size(); ++i) {
     mailboxes_.push_back(std::make_unique<Mailbox>());
   }
 }
@@ -88,49 +42,6 @@ std::optional<Error> LocalGroup::present_failure() const {
   return failure_ ? failure_ : departure_;
 }
 
-std::string LocalGroup::describe_rank(int rank) const {
-  const int label = labels_[index(rank)];
-  return label == rank ? fmt::format("rank {}", rank)
-                       : fmt::format("rank {} (outer rank {})", rank, label);
-}
-
-Error LocalGroup::make_error(ErrorCode code, int rank, std::string message) const {
-  return Error{.code = code,
-               .message = fmt::format("{}: {}", name_, std::move(message)),
-               .origin = {.group = name_, .rank = RankId{labels_[index(rank)]}, .node = {}},
-               .causes = {}};
-}
-
-Error LocalGroup::gone_error(int rank) const {
-  return make_error(ErrorCode::kRankDead, rank,
-                    describe_rank(rank) + " is gone: its handle was destroyed");
-}
-
-Error LocalGroup::late_error(const PostedCall& call) const {
-  std::string missing;
-  int first_missing = -1;
-  for (int rank = 0; rank < size(); ++rank) {
-    if (arrived_[index(rank)]) continue;
-    if (first_missing < 0) first_missing = rank;
-    missing += (missing.empty() ? "" : ", ") + describe_rank(rank);
-  }
-  return make_error(
-      ErrorCode::kDeadline, std::max(first_missing, 0),
-      fmt::format("{}, operation {}: deadline passed, {} of {} ranks came, missing {}",
-                  call.describe(), meetings_ + 1, arrived_count_, size(), missing));
-}
-
-std::optional<Error> LocalGroup::disagreement() const {
-  for (int rank = 1; rank < size(); ++rank) {
-    if (calls_[0].agrees_with(calls_[index(rank)])) continue;
-    return make_error(
-        ErrorCode::kConflict, rank,
-        fmt::format("operation {}: {} called {} but {} called {}", meetings_ + 1, describe_rank(0),
-                    calls_[0].describe(), describe_rank(rank), calls_[index(rank)].describe()));
-  }
-  return std::nullopt;
-}
-
 void LocalGroup::fail_group(Lock& lock, Error error) {
   if (failure_) return;
   failure_ = std::move(error);
@@ -143,15 +54,10 @@ void LocalGroup::fail_group(Lock& lock, Error error) {
   for (const auto& child : children) {
     if (auto group = child.lock()) {
       Lock child_lock(group->mutex_);
-      group->fail_group(child_lock, group->inherited(cause, name_));
+      group->fail_group(child_lock, group->labels_.inherited(cause, name()));
     }
   }
   lock.lock();
-}
-
-Error LocalGroup::inherited(Error cause, const std::string& outer_name) const {
-  return std::move(cause).wrap(ErrorCode::kAborted,
-                               fmt::format("{}: outer group {} failed", name_, outer_name));
 }
 
 std::optional<Error> LocalGroup::outer_failure() const {
@@ -159,7 +65,7 @@ std::optional<Error> LocalGroup::outer_failure() const {
   if (!outer) return std::nullopt;
   {
     Lock lock(outer->mutex_);
-    if (outer->failure_) return inherited(*outer->failure_, outer->name_);
+    if (outer->failure_) return labels_.inherited(*outer->failure_, outer->name());
   }
   return outer->outer_failure();
 }
@@ -168,14 +74,15 @@ result<void> LocalGroup::arrive(int rank, const PostedCall& call, Deadline deadl
   Lock lock(mutex_);
   if (auto failed = present_failure()) return fail(*failed);
   if (call.bad_argument) {
-    fail_group(lock, make_error(ErrorCode::kInvalidArgument, rank,
-                                fmt::format("{}: {}", describe_rank(rank), *call.bad_argument)));
+    fail_group(lock,
+               labels_.error(ErrorCode::kInvalidArgument, rank,
+                             fmt::format("{}: {}", labels_.describe(rank), *call.bad_argument)));
     return fail(*failure_);
   }
   calls_[index(rank)] = call;
   arrived_[index(rank)] = 1;
   if (++arrived_count_ == size()) {
-    if (auto conflict = disagreement()) {
+    if (auto conflict = labels_.disagreement(calls_, meetings_ + 1)) {
       fail_group(lock, std::move(*conflict));
       return fail(*failure_);
     }
@@ -190,7 +97,7 @@ result<void> LocalGroup::arrive(int rank, const PostedCall& call, Deadline deadl
   met_.wait_until(lock, deadline.at, [&] { return meetings_ != before || present_failure(); });
   // Having met comes first: an operation that began succeeds on every rank.
   if (meetings_ != before) return {};
-  if (!present_failure()) fail_group(lock, late_error(call));
+  if (!present_failure()) fail_group(lock, labels_.late(call, meetings_ + 1, arrived_));
   return fail(*present_failure());
 }
 
@@ -217,8 +124,8 @@ void LocalGroup::make_splits() {
     std::stable_sort(ranks.begin(), ranks.end(),
                      [&](int a, int b) { return calls_[index(a)].key < calls_[index(b)].key; });
     std::vector<int> labels;
-    for (int rank : ranks) labels.push_back(labels_[index(rank)]);
-    auto group = std::make_shared<LocalGroup>(fmt::format("{}/{}", name_, colour),
+    for (int rank : ranks) labels.push_back(labels_.ranks[index(rank)]);
+    auto group = std::make_shared<LocalGroup>(fmt::format("{}/{}", labels_.name, colour),
                                               std::move(labels), mailbox_bytes_, weak_from_this());
     children_.push_back(group);
     for (std::size_t i = 0; i < ranks.size(); ++i) {
@@ -229,10 +136,7 @@ void LocalGroup::make_splits() {
 
 void LocalGroup::abort(int rank, Error cause) {
   Lock lock(mutex_);
-  auto reason = fmt::format("aborted by {}: {}", describe_rank(rank), cause.message);
-  Error error = make_error(ErrorCode::kAborted, rank, std::move(reason));
-  error.causes.push_back(std::move(cause));
-  fail_group(lock, std::move(error));
+  fail_group(lock, labels_.aborted(rank, std::move(cause)));
 }
 
 void LocalGroup::depart(int rank) {
@@ -242,8 +146,8 @@ void LocalGroup::depart(int rank) {
   Lock lock(mutex_);
   if (cause) fail_group(lock, std::move(*cause));
   departed_[index(rank)] = 1;
-  if (!departure_) departure_ = gone_error(rank);
-  if (rebuilding_count_ > 0) end_rebuild(gone_error(rank));
+  if (!departure_) departure_ = labels_.gone(rank);
+  if (rebuilding_count_ > 0) end_rebuild(labels_.gone(rank));
   met_.notify_all();
   for (const auto& mailbox : mailboxes_) mailbox->changed.notify_all();
 }
@@ -251,11 +155,11 @@ void LocalGroup::depart(int rank) {
 result<void> LocalGroup::replace(int rank) {
   Lock lock(mutex_);
   if (rank < 0 || rank >= size()) {
-    return fail(ErrorCode::kInvalidArgument, "{}: replace_rank {}: group has {} ranks", name_, rank,
-                size());
+    return fail(ErrorCode::kInvalidArgument, "{}: replace_rank {}: group has {} ranks",
+                labels_.name, rank, size());
   }
   if (!departed_[index(rank)]) {
-    return fail(ErrorCode::kAlreadyExists, "{}: {} is alive", name_, describe_rank(rank));
+    return fail(ErrorCode::kAlreadyExists, "{}: {} is alive", labels_.name, labels_.describe(rank));
   }
   departed_[index(rank)] = 0;
   return {};
@@ -272,24 +176,24 @@ void LocalGroup::end_rebuild(std::optional<Error> error) {
 result<void> LocalGroup::rebuild(int rank, std::int64_t new_epoch, Deadline deadline) {
   Lock lock(mutex_);
   for (int peer = 0; peer < size(); ++peer) {
-    if (departed_[index(peer)]) return fail(gone_error(peer));
+    if (departed_[index(peer)]) return fail(labels_.gone(peer));
   }
   if (new_epoch <= epoch_) {
-    return fail(ErrorCode::kInvalidArgument, "{}: rebuild to epoch {}, present epoch is {}", name_,
-                new_epoch, epoch_);
+    return fail(ErrorCode::kInvalidArgument, "{}: rebuild to epoch {}, present epoch is {}",
+                labels_.name, new_epoch, epoch_);
   }
   if (!present_failure()) {
-    fail_group(lock,
-               make_error(ErrorCode::kAborted, rank,
-                          fmt::format("{} left for epoch {}", describe_rank(rank), new_epoch)));
+    fail_group(lock, labels_.error(
+                         ErrorCode::kAborted, rank,
+                         fmt::format("{} left for epoch {}", labels_.describe(rank), new_epoch)));
   }
   for (int peer = 0; peer < size(); ++peer) {
     const auto& other = rebuilding_[index(peer)];
     if (!other || *other == new_epoch) continue;
-    Error error =
-        make_error(ErrorCode::kConflict, peer,
-                   fmt::format("{} rebuilds to epoch {} but {} to epoch {}", describe_rank(peer),
-                               *other, describe_rank(rank), new_epoch));
+    Error error = labels_.error(
+        ErrorCode::kConflict, peer,
+        fmt::format("{} rebuilds to epoch {} but {} to epoch {}", labels_.describe(peer), *other,
+                    labels_.describe(rank), new_epoch));
     end_rebuild(error);
     return fail(std::move(error));
   }
@@ -317,9 +221,9 @@ result<void> LocalGroup::rebuild(int rank, std::int64_t new_epoch, Deadline dead
   std::string missing;
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank || rebuilding_[index(peer)]) continue;
-    missing += (missing.empty() ? "" : ", ") + describe_rank(peer);
+    missing += (missing.empty() ? "" : ", ") + labels_.describe(peer);
   }
-  return fail(make_error(
+  return fail(labels_.error(
       ErrorCode::kDeadline, rank,
       fmt::format("rebuild to epoch {}: deadline passed, missing {}", new_epoch, missing)));
 }

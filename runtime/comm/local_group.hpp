@@ -11,7 +11,7 @@
 // **Threads:** any; one mutex per group.
 // **Invariants:** between `arrive` and `finish` of an operation the posted calls do not change.
 
-#include "runtime/comm/collective.hpp"
+#include "runtime/comm/posted_call.hpp"
 
 #include <condition_variable>
 #include <deque>
@@ -20,35 +20,6 @@
 
 namespace troupe::runtime {
 
-enum class OpKind : std::uint8_t {
-  kAllReduce,
-  kAllGather,
-  kAllGatherBytes,
-  kGatherBytes,
-  kReduceScatter,
-  kBroadcast,
-  kBarrier,
-  kSplit,
-};
-
-/// What one rank asks for. Ranks must agree on kind and, where the kind has them, type, count, op
-/// and root.
-struct PostedCall {
-  OpKind kind = OpKind::kBarrier;
-  ElementType type = ElementType::kByte;
-  std::size_t count = 0;
-  ReduceOp op = ReduceOp::kSum;
-  int root = 0;
-  int colour = 0;  ///< split only
-  int key = 0;     ///< split only
-  const void* source = nullptr;
-  void* target = nullptr;
-  std::optional<std::string> bad_argument = {};  ///< told to all ranks
-
-  bool agrees_with(const PostedCall& other) const;
-  std::string describe() const;  ///< `all_reduce(sum, f32 × 12)`
-};
-
 class LocalGroup : public std::enable_shared_from_this<LocalGroup> {
  public:
   /// `labels[i]` is the rank of i in the outermost group; `outer` is the group this one was split
@@ -56,8 +27,8 @@ class LocalGroup : public std::enable_shared_from_this<LocalGroup> {
   LocalGroup(std::string name, std::vector<int> labels, std::size_t mailbox_bytes,
              std::weak_ptr<LocalGroup> outer = {});
 
-  int size() const { return static_cast<int>(labels_.size()); }
-  const std::string& name() const { return name_; }
+  int size() const { return labels_.size(); }
+  const std::string& name() const { return labels_.name; }
   std::int64_t epoch() const;
   std::optional<Error> failure() const;
 
@@ -92,20 +63,13 @@ class LocalGroup : public std::enable_shared_from_this<LocalGroup> {
 
   using Lock = std::unique_lock<std::mutex>;
 
-  std::string describe_rank(int rank) const;
-  Error make_error(ErrorCode code, int rank, std::string message) const;
   std::optional<Error> present_failure() const;  // needs the lock
   void fail_group(Lock& lock, Error error);      // keeps the first error; wakes everybody
   std::optional<Error> outer_failure() const;    // without the lock
-  Error inherited(Error cause, const std::string& outer_name) const;
-  std::optional<Error> disagreement() const;
-  Error late_error(const PostedCall& call) const;
-  Error gone_error(int rank) const;
   void make_splits();
   void end_rebuild(std::optional<Error> error);
 
-  const std::string name_;
-  const std::vector<int> labels_;
+  const GroupLabels labels_;
   const std::size_t mailbox_bytes_;
   const std::weak_ptr<LocalGroup> outer_;
 

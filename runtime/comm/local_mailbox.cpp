@@ -8,8 +8,8 @@ namespace troupe::runtime {
 
 result<void> LocalGroup::send(int rank, ConstBuffer data, int peer, int tag, Deadline deadline) {
   if (peer < 0 || peer >= size()) {
-    return fail(ErrorCode::kInvalidArgument, "{}: send to rank {}: group has {} ranks", name_, peer,
-                size());
+    return fail(ErrorCode::kInvalidArgument, "{}: send to rank {}: group has {} ranks",
+                labels_.name, peer, size());
   }
   Message message{data.type, data.count, {}};
   message.bytes.resize(data.bytes());
@@ -24,13 +24,14 @@ result<void> LocalGroup::send(int rank, ConstBuffer data, int peer, int tag, Dea
   const bool woken = mailbox.changed.wait_until(lock, deadline.at,
                                                 [&] { return failure_ || gone() || has_room(); });
   if (failure_) return fail(*failure_);
-  if (gone()) return fail(gone_error(peer));
+  if (gone()) return fail(labels_.gone(peer));
   if (!woken) {
-    return fail(make_error(ErrorCode::kDeadline, peer,
-                           fmt::format("send of {} bytes, tag {}, from {} to {}: deadline passed, "
-                                       "{} unread bytes of {} in its mailbox",
-                                       data.bytes(), tag, describe_rank(rank), describe_rank(peer),
-                                       mailbox.bytes, mailbox_bytes_)));
+    return fail(
+        labels_.error(ErrorCode::kDeadline, peer,
+                      fmt::format("send of {} bytes, tag {}, from {} to {}: deadline passed, "
+                                  "{} unread bytes of {} in its mailbox",
+                                  data.bytes(), tag, labels_.describe(rank), labels_.describe(peer),
+                                  mailbox.bytes, mailbox_bytes_)));
   }
   mailbox.bytes += data.bytes();
   mailbox.queues[{rank, tag}].push_back(std::move(message));
@@ -40,8 +41,8 @@ result<void> LocalGroup::send(int rank, ConstBuffer data, int peer, int tag, Dea
 
 result<void> LocalGroup::receive(int rank, Buffer data, int peer, int tag, Deadline deadline) {
   if (peer < 0 || peer >= size()) {
-    return fail(ErrorCode::kInvalidArgument, "{}: recv from rank {}: group has {} ranks", name_,
-                peer, size());
+    return fail(ErrorCode::kInvalidArgument, "{}: recv from rank {}: group has {} ranks",
+                labels_.name, peer, size());
   }
   Lock lock(mutex_);
   Mailbox& mailbox = *mailboxes_[static_cast<std::size_t>(rank)];
@@ -52,12 +53,12 @@ result<void> LocalGroup::receive(int rank, Buffer data, int peer, int tag, Deadl
   if (failure_) return fail(*failure_);
   // A rank that sent and then left in good order is still heard.
   if (!has_message()) {
-    if (gone()) return fail(gone_error(peer));
+    if (gone()) return fail(labels_.gone(peer));
     return fail(
-        make_error(ErrorCode::kDeadline, peer,
-                   fmt::format("recv of {} × {}, tag {}: deadline passed, {} sent nothing to {}",
-                               element_type_name(data.type), data.count, tag, describe_rank(peer),
-                               describe_rank(rank))));
+        labels_.error(ErrorCode::kDeadline, peer,
+                      fmt::format("recv of {} × {}, tag {}: deadline passed, {} sent nothing to {}",
+                                  element_type_name(data.type), data.count, tag,
+                                  labels_.describe(peer), labels_.describe(rank))));
   }
   const auto queue = mailbox.queues.find({peer, tag});
   const Message message = std::move(queue->second.front());
@@ -66,11 +67,12 @@ result<void> LocalGroup::receive(int rank, Buffer data, int peer, int tag, Deadl
   mailbox.bytes -= message.bytes.size();
   mailbox.changed.notify_all();
   if (message.type != data.type || message.count != data.count) {
-    fail_group(lock, make_error(ErrorCode::kConflict, peer,
-                                fmt::format("tag {}: {} sent {} × {} but {} receives {} × {}", tag,
-                                            describe_rank(peer), element_type_name(message.type),
-                                            message.count, describe_rank(rank),
-                                            element_type_name(data.type), data.count)));
+    fail_group(lock,
+               labels_.error(ErrorCode::kConflict, peer,
+                             fmt::format("tag {}: {} sent {} × {} but {} receives {} × {}", tag,
+                                         labels_.describe(peer), element_type_name(message.type),
+                                         message.count, labels_.describe(rank),
+                                         element_type_name(data.type), data.count)));
     return fail(*failure_);
   }
   lock.unlock();

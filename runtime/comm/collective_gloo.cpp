@@ -1,0 +1,1 @@
+#include "runtime/comm/collective_gloo.hpp"
