@@ -114,6 +114,7 @@ class DirectoryCore {
   result<NodeEntry> find_node(const std::string& name, TimePoint now) const;
   /// The registration with its inventory; null for an unknown name.
   const NodeRegister* registration(const std::string& name) const;
+  const JobAnnouncement* announcement(const std::string& name) const;
   /// Connections of what is up or draining, by name.
   std::map<std::string, ConnectionId> node_connections() const;
   std::map<std::string, ConnectionId> job_connections() const;
@@ -122,21 +123,24 @@ class DirectoryCore {
   enum class State : std::uint8_t { kUp, kAway, kDraining, kLost, kLeft };
   static std::string_view node_state_name(State state);
   static std::string_view job_state_name(State state);
-  struct Node {
-    NodeRegister about;
+  /// What a node and a job have in common.
+  struct Presence {
     State state = State::kUp;
-    bool draining = false;  ///< survives being away
-    ConnectionId connection;
-    TimePoint since;
-    TimePoint heard;
-    std::string cause;
+    ConnectionId connection;  ///< 0: none
+    TimePoint since;          ///< in this state
+    std::string cause;        ///< why it is not up
+    bool live() const { return state == State::kUp || state == State::kDraining; }
+    bool gone() const { return state == State::kLost || state == State::kLeft; }
+    void go(State to, std::string why, TimePoint when);
   };
-  struct Job {
+  struct Node : Presence {
+    NodeRegister about;
+    bool draining = false;  ///< also while it is away
+    TimePoint heard;
+    std::uint64_t instance() const { return about.state.instance; }
+  };
+  struct Job : Presence {
     JobAnnouncement about;
-    State state = State::kUp;
-    ConnectionId connection;
-    TimePoint since;
-    std::string cause;
   };
   using Effects = std::vector<DirectoryEffect>;
 
@@ -148,6 +152,10 @@ class DirectoryCore {
   result<Effects> on(const JobParted& event, TimePoint now);
   result<Effects> on(const ConnectionDown& event, TimePoint now);
   result<Effects> on(const DirectoryTick& event, TimePoint now);
+
+  static NodeEntry entry_of(const std::string& name, const Node& node, TimePoint now);
+  /// What is lost or has left beyond `gone_kept`, oldest first, is forgotten.
+  void forget();
 
   DirectoryOptions options_;
   std::map<std::string, Node> nodes_;

@@ -117,12 +117,28 @@ struct PageRequest {
   }
 };
 inline constexpr std::int32_t kPageMax = 1000;
+/// Of nodes, jobs and groups.
+inline constexpr std::size_t kClusterNameBytesMax = 64;
 
 template <class Entry>
 struct Page {
   std::vector<Entry> entries;
   std::string next;         ///< `after` of the next page; empty: this was the last
   std::uint64_t total = 0;  ///< that match, on all pages
+
+  /// For who makes a page: entries that match, in order of their keys.
+  template <class Make>
+  void add(const std::string& key, const PageRequest& request, const Make& make) {
+    ++total;
+    if (key <= request.after || !next.empty()) return;
+    if (entries.size() >= static_cast<std::size_t>(request.limit)) {
+      next = last;
+      return;
+    }
+    entries.push_back(make());
+    last = key;
+  }
+  std::string last;  ///< key of the last entry; not sent
   static constexpr auto fields() {
     return std::tuple{field("entries", &Page::entries), field("next", &Page::next),
                       field("total", &Page::total)};
