@@ -10,6 +10,7 @@
 #include "runtime/group/call.hpp"
 #include "runtime/group/dispatch.hpp"
 #include "runtime/group/mesh.hpp"
+#include "runtime/group/method_run.hpp"
 #include "runtime/group/rank.hpp"
 #include "runtime/task/pending.hpp"
 
@@ -25,24 +26,6 @@
 #include <vector>
 
 namespace troupe::runtime {
-
-template <class W>
-inline constexpr auto kMethodsOf = W::methods();
-template <class W>
-using MethodsOf = std::remove_const_t<decltype(kMethodsOf<W>)>;
-
-inline constexpr std::size_t kNoMethod = static_cast<std::size_t>(-1);
-
-/// Place of M in W::methods(), or kNoMethod.
-template <class W, auto M>
-consteval std::size_t method_index() {
-  return []<std::size_t... I>(std::index_sequence<I...>) {
-    std::size_t found = kNoMethod;
-    ((std::is_same_v<std::tuple_element_t<I, MethodsOf<W>>, Method<M>> ? found = I : found), ...);
-    return found;
-  }
-  (std::make_index_sequence<std::tuple_size_v<MethodsOf<W>>>());
-}
 
 enum class CallFault { kNone, kUnregistered, kWrongCount, kWrongType };
 
@@ -178,8 +161,15 @@ class TypedCall final : public Call {
   }
 
   result<void> run(void* worker, RankId rank, WorkerContext& context) override {
-    return invoke(*static_cast<W*>(worker), rank, context,
-                  std::make_index_sequence<Shape::kArity>());
+    const auto pick = [&]<std::size_t I>(std::integral_constant<std::size_t, I>) -> const auto& {
+      return std::get<I>(parcels_).at(*group_, rank);
+    };
+    const auto keep = [&]<class V>(V&& value) {
+      if constexpr (kKind != ResultKind::kNone)
+        slots_[static_cast<std::size_t>(rank.value)].emplace(std::forward<V>(value));
+      return result<void>();
+    };
+    return MethodRun<W, M>::run(*static_cast<W*>(worker), context, pick, keep, wanted_from(rank));
   }
 
   result<void> join() override {
@@ -200,6 +190,12 @@ class TypedCall final : public Call {
   }
   bool fail(Error error) override { return out_.fail(std::move(error)); }
   bool over() const override { return out_.done(); }
+
+  /// True when the call takes the value of `rank`.
+  bool wanted_from(RankId rank) const {
+    return kKind != ResultKind::kNone &&
+           std::find(collectors_.begin(), collectors_.end(), rank) != collectors_.end();
+  }
 
  private:
   template <std::size_t I>
@@ -257,77 +253,6 @@ class TypedCall final : public Call {
       TROUPE_CHECK(parcel.parts.size() == static_cast<std::size_t>(parts_wanted_),
                    "{}: split of argument {} gave {} parts, wanted {}", method, I,
                    parcel.parts.size(), parts_wanted_);
-    }
-    return {};
-  }
-
-  /// A batch whose columns live elsewhere arrives with them here, unless the method is lazy.
-  template <class T>
-  static result<T> arrived(const T& part, WorkerContext& context) {
-    if constexpr (std::is_same_v<T, Batch> && kMethod.pulls_columns) {
-      if (part.has_references()) return part.resolve(&context.pulled());
-    }
-    return part;
-  }
-  template <class T>
-  static constexpr bool kMayArrive = std::is_same_v<T, Batch>&& kMethod.pulls_columns;
-
-  template <std::size_t... I>
-  result<void> invoke(W& worker, RankId rank, WorkerContext& context, std::index_sequence<I...>) {
-    // Batches are handles: a copy per rank costs reference counts. Other values are passed as they
-    // lie in the parcel, shared and const.
-    std::tuple<std::conditional_t<kMayArrive<ValueOf<I>>, result<Batch>, std::monostate>...> local;
-    std::optional<Error> error;
-    [[maybe_unused]] const auto arrive =
-        [&]<std::size_t K>(std::integral_constant<std::size_t, K>) {
-          if constexpr (kMayArrive<ValueOf<K>>) {
-            auto& slot = std::get<K>(local);
-            slot = arrived(std::get<K>(parcels_).at(*group_, rank), context);
-            if (!slot && !error) error = slot.error();
-          }
-        };
-    (arrive(std::integral_constant<std::size_t, I>()), ...);
-    if (error) return troupe::fail(std::move(*error));
-    [[maybe_unused]] const auto pick =
-        [&]<std::size_t K>(std::integral_constant<std::size_t, K>) -> const ValueOf<K>& {
-      if constexpr (kMayArrive<ValueOf<K>>) {
-        return *std::get<K>(local);
-      } else {
-        return std::get<K>(parcels_).at(*group_, rank);
-      }
-    };
-    if constexpr (std::is_void_v<typename Shape::Return>) {
-      (worker.*M)(pass<I>(pick(std::integral_constant<std::size_t, I>()))...);
-      return {};
-    } else {
-      return keep(rank, context,
-                  (worker.*M)(pass<I>(pick(std::integral_constant<std::size_t, I>()))...));
-    }
-  }
-  /// A parameter T&& gets a copy of its own to take apart.
-  template <std::size_t I>
-  static decltype(auto) pass(const ValueOf<I>& value) {
-    using P = std::tuple_element_t<I, typename Shape::Parameters>;
-    if constexpr (std::is_rvalue_reference_v<P>) {
-      return ValueOf<I>(value);
-    } else {
-      return (value);
-    }
-  }
-
-  template <class Returned>
-  result<void> keep(RankId rank, WorkerContext& context, Returned&& returned) {
-    if constexpr (std::is_same_v<std::remove_cvref_t<Returned>, result<Value>>) {
-      if (!returned) return troupe::fail(std::forward<Returned>(returned).error());
-      if constexpr (!std::is_void_v<Value>) return keep(rank, context, *std::move(returned));
-    } else if constexpr (kKind != ResultKind::kNone) {
-      if (std::find(collectors_.begin(), collectors_.end(), rank) == collectors_.end()) return {};
-      auto& slot = slots_[static_cast<std::size_t>(rank.value)];
-      if constexpr (std::is_same_v<Value, Batch> && kMethod.keeps_columns) {
-        TROUPE_TRY(slot, context.columns().put(returned));
-      } else {
-        slot.emplace(std::forward<Returned>(returned));
-      }
     }
     return {};
   }
