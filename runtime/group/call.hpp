@@ -35,6 +35,11 @@ class Call : public RefCounted {
   /// Completes the pending with an error; false when it is over.
   virtual bool fail(Error error) = 0;
   virtual bool over() const = 0;
+  /// The place of `rank` in its device's lane, if the call has one; each is taken once.
+  virtual std::unique_ptr<LaneGate::Turn> take_turn(RankId rank) {
+    const auto own = static_cast<std::size_t>(rank.value);
+    return own < turns.size() ? std::move(turns[own]) : nullptr;
+  }
 
   // Set before submission.
   std::string_view method;

@@ -18,6 +18,8 @@
 
 namespace troupe::runtime {
 
+class GroupCore;
+
 class GroupActors {
  public:
   GroupActors(ActorSystem& system, const Ref<GroupCore>& core, const std::vector<Ref<Rank>>& ranks);

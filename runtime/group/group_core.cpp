@@ -1,7 +1,6 @@
 #include "runtime/group/group_core.hpp"
 
 #include "runtime/base/log.hpp"
-#include "runtime/group/group_actors.hpp"
 #include "runtime/task/failure.hpp"
 
 #include <algorithm>
@@ -9,8 +8,8 @@
 
 namespace troupe::runtime {
 
-GroupCore::GroupCore(ActorSystem& system, GroupOptions options)
-    : system_(system), options_(std::move(options)) {}
+GroupCore::GroupCore(ActorSystem& system, GroupOptions options, std::unique_ptr<GroupRanks> ranks)
+    : system_(system), options_(std::move(options)), ranks_(std::move(ranks)) {}
 
 GroupCore::~GroupCore() = default;
 
@@ -28,10 +27,10 @@ result<void> GroupCore::check_options() const {
 }
 
 result<Ref<GroupCore>> GroupCore::create(ActorSystem& system, GroupOptions options,
-                                         MakeWorker make_worker) {
-  const Ref<GroupCore> core(new GroupCore(system, std::move(options)));
+                                         std::unique_ptr<GroupRanks> ranks) {
+  const Ref<GroupCore> core(new GroupCore(system, std::move(options), std::move(ranks)));
   TROUPE_TRY_VOID(core->check_options());
-  auto started = core->start(std::move(make_worker));
+  auto started = core->start();
   if (!started) {
     core->shutdown();
     return fail(std::move(started).error());
@@ -39,25 +38,18 @@ result<Ref<GroupCore>> GroupCore::create(ActorSystem& system, GroupOptions optio
   return core;
 }
 
-result<void> GroupCore::start(MakeWorker make_worker) {
-  const int size = options_.mesh.size();
-  std::vector<std::unique_ptr<Collective>> worlds(static_cast<std::size_t>(size));
-  if (options_.collectives) worlds = make_local_group(size, {.name = options_.name});
-  for (int i = 0; i < size; ++i) {
-    ranks_.push_back(make_ref<Rank>(options_.name, RankId{i}, options_.mesh,
-                                    std::move(worlds[static_cast<std::size_t>(i)])));
-  }
-  actors_ = std::make_unique<GroupActors>(system_, Ref<GroupCore>(this), ranks_);
-  for (const auto& rank : ranks_) rank->start(Ref<GroupCore>(this), make_worker);
+result<void> GroupCore::start() {
   const Deadline deadline = Deadline::in(options_.create_deadline);
+  TROUPE_TRY_VOID(ranks_->start(Ref<GroupCore>(this), deadline));
   std::unique_lock lock(mutex_);
-  const bool all = constructed_.wait_until(
-      lock, deadline.at, [&] { return construct_error_ || constructed_count_ == ranks_.size(); });
+  const bool all = constructed_.wait_until(lock, deadline.at, [&] {
+    return construct_error_ || dead_cause_ || constructed_count_ == size();
+  });
   if (construct_error_) return fail(*construct_error_);
+  if (dead_cause_) return fail(*dead_cause_);
   if (!all) {
     return fail(ErrorCode::kDeadline, "{}: {} of {} workers were constructed in {:.1f} s",
-                options_.name, constructed_count_, ranks_.size(),
-                seconds(options_.create_deadline));
+                options_.name, constructed_count_, size(), seconds(options_.create_deadline));
   }
   return {};
 }
@@ -76,7 +68,7 @@ void GroupCore::rank_constructed(RankId rank, std::optional<Error> error) {
   }
   if (error) {
     // Peers that wait for this rank in their own constructors go on.
-    if (first_error) abort(rank, *error);
+    if (first_error) ranks_->abort(rank, *error);
   }
   constructed_.notify_all();
 }
@@ -112,11 +104,12 @@ result<void> GroupCore::take_lanes(Call& call) {
 
 void GroupCore::submit(Ref<Call> call, const CancelToken& cancel) {
   call->submitted = SteadyClock().now();
-  call->ranks_left.store(static_cast<std::int64_t>(ranks_.size()), std::memory_order_relaxed);
+  call->ranks_left.store(size(), std::memory_order_relaxed);
   std::optional<Error> refused;
+  if (auto ready = ranks_->prepare(*call); !ready) refused = std::move(ready).error();
   {
     const std::lock_guard lock(mutex_);
-    refused = refusal_locked();
+    if (auto closed = refusal_locked()) refused = std::move(closed);
     if (!refused && call->deadline.at <= call->submitted) {
       refused = Error{.code = ErrorCode::kDeadline,
                       .message = "the deadline had passed before the call",
@@ -136,11 +129,7 @@ void GroupCore::submit(Ref<Call> call, const CancelToken& cancel) {
       open_calls_.push_back(call);
       call->timer = system_.timer().add(
           call->deadline.at, [core = Ref<GroupCore>(this), call] { core->deadline_passed(*call); });
-      if (options_.route == CallRoute::kDirect) {
-        for (const auto& rank : ranks_) rank->push(call);
-      } else {
-        actors_->submit(call);
-      }
+      ranks_->push(call);
     }
   }
   if (refused) {
@@ -149,9 +138,7 @@ void GroupCore::submit(Ref<Call> call, const CancelToken& cancel) {
     call->fail(std::move(*refused).at({.group = options_.name, .rank = {}, .node = {}}));
     return;
   }
-  if (options_.route == CallRoute::kDirect) {
-    for (const auto& rank : ranks_) rank->wake();
-  }
+  ranks_->wake();
   if (cancel.signal() == nullptr) return;
   auto registration = cancel.on_cancel([core = Ref<GroupCore>(this), call](const Error& reason) {
     if (call->settle()) call->fail(reason);
@@ -181,12 +168,8 @@ void GroupCore::close(Call& call) {
 void GroupCore::abandon(Call& call) {
   call.settle();
   call.abandoned.store(true);
-  call.decide(Call::kSkip);
-  for (const auto& rank : ranks_) {
-    RankCell& cell = rank->cell();
-    const std::lock_guard lock(cell.mutex);
-    if (cell.current == &call) cell.cancelled.store(true);
-  }
+  ranks_->skip(Ref<Call>(&call));
+  ranks_->cancel(call);
   close(call);
 }
 
@@ -207,7 +190,7 @@ void GroupCore::rank_done(Call& call, RankId rank, result<void> outcome) {
     // Settled before peers are freed: their errors are consequences.
     const bool first = call.settle();
     if (!call.failed.exchange(true))
-      break_communicators(call, rank, error, call.ranks_left.load() > 1);
+      ranks_->break_call(call, rank, error, call.ranks_left.load() > 1);
     if (first) fail_settled(call, std::move(error));
   }
   if (call.ranks_left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
@@ -227,41 +210,36 @@ void GroupCore::rank_done(Call& call, RankId rank, result<void> outcome) {
   call.deliver();
 }
 
-void GroupCore::break_communicators(Call& call, RankId rank, const Error& cause, bool others_wait) {
-  if (!options_.collectives || ranks_.size() == 1) return;
-  Collective& world = *ranks_[index(rank)]->cell().world;
-  if (others_wait) {
-    call.broken.store(true);
-    world.abort(cause);
-  }
-  if (world.failure()) plan_rebuild();
-}
-
-void GroupCore::plan_rebuild() {
+Ref<Call> GroupCore::plan_rebuild() {
   const std::lock_guard lock(mutex_);
   const std::int64_t plan = Call::kRebuildBase + epoch_ + 1;
   for (const auto& open : open_calls_) {
     if (open->decide(plan) == plan) {
       ++epoch_;
-      return;
+      return open;
     }
   }
   rebuild_next_ = true;
+  return {};
+}
+
+void GroupCore::decide_begun(CallId last_begun) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& open : open_calls_) {
+    if (open->id <= last_begun) open->decide(Call::kRun);
+  }
 }
 
 std::string GroupCore::waiting_ranks(const Call& call) const {
   std::string in_it;
   std::string before_it;
-  for (const auto& rank : ranks_) {
-    bool here = false;
-    {
-      const std::lock_guard lock(rank->cell().mutex);
-      if (!rank->cell().busy) continue;
-      here = rank->cell().current == &call;
-    }
+  for (RankId rank{0}; rank.value < size(); ++rank.value) {
+    const RankStatus status = ranks_->status_of(rank);
+    const bool here = ranks_->runs(rank, call);
+    if (!status.busy && !here) continue;
     std::string& text = here ? in_it : before_it;
     if (text.size() > 200) continue;  // the first few say enough
-    text += (text.empty() ? "" : "; ") + rank->status().to_string();
+    text += (text.empty() ? "" : "; ") + status.to_string();
   }
   if (!in_it.empty()) return in_it;
   if (before_it.empty()) return "no rank has begun it";
@@ -270,7 +248,7 @@ std::string GroupCore::waiting_ranks(const Call& call) const {
 
 void GroupCore::deadline_passed(Call& call) {
   if (!call.settle()) return;
-  const bool begun = call.decide(Call::kSkip) != Call::kSkip;
+  ranks_->skip(Ref<Call>(&call));
   Error error{
       .code = ErrorCode::kDeadline,
       .message = fmt::format("{}: deadline passed after {:.3f} s: {}", call.method,
@@ -282,15 +260,12 @@ void GroupCore::deadline_passed(Call& call) {
     call.timer.reset();  // it is running
   }
   // The first rank that is in the call is the one to name; one alone is surely the culprit.
-  for (const auto& rank : ranks_) {
-    const std::lock_guard lock(rank->cell().mutex);
-    if (rank->cell().current != &call) continue;
-    if (!error.origin.rank) error.origin.rank = rank->cell().rank;
-    rank->cell().cancelled.store(true);
+  for (RankId rank{0}; rank.value < size() && !error.origin.rank; ++rank.value) {
+    if (ranks_->runs(rank, call)) error.origin.rank = rank;
   }
+  ranks_->cancel(call);
   call.abandoned.store(true);
-  if (!call.failed.exchange(true) && begun)
-    break_communicators(call, error.origin.rank.value_or(RankId{0}), error, true);
+  ranks_->expire(Ref<Call>(&call), error);
   fail_settled(call, std::move(error));
 }
 
@@ -308,11 +283,6 @@ void GroupCore::rank_died(RankId rank, Error cause, Call* during) {
                 .wrap(ErrorCode::kRankDead, fmt::format("{}: the group is dead", options_.name));
     open = open_calls_;
   }
-  {
-    RankCell& cell = ranks_[index(rank)]->cell();
-    const std::lock_guard lock(cell.mutex);
-    if (!cell.death) cell.death = cause;
-  }
   if (during != nullptr) {
     during->failed.store(true);
     during->broken.store(true);
@@ -329,29 +299,27 @@ void GroupCore::rank_died(RankId rank, Error cause, Call* during) {
     const bool running = during == nullptr && call == open.front() && first_death;
     fail_settled(*call, running ? cause : std::move(error));
   }
-  ranks_[index(rank)]->stop();
+  ranks_->bury(rank, cause);
+  constructed_.notify_all();
   if (!first_death) return;
-  for (const auto& peer : ranks_) peer->cell().leaving.store(true);
+  ranks_->leave();
   log::error("{}", cause.to_string());
-  abort(rank, cause);
+  ranks_->abort(rank, cause);
 }
 
 void GroupCore::kill(RankId rank, Error cause) {
   if (rank.value < 0 || rank.value >= options_.mesh.size()) return;
-  actors_->kill(rank, std::move(cause));
+  ranks_->kill(rank, std::move(cause));
 }
 
-void GroupCore::request_abort(RankId rank, Error cause) { actors_->abort(rank, std::move(cause)); }
-
-void GroupCore::abort(RankId rank, const Error& cause) {
-  if (options_.collectives && ranks_.size() > 1) {
-    ranks_[index(rank)]->cell().world->abort(cause);
-    plan_rebuild();
-  }
+void GroupCore::request_abort(RankId rank, Error cause) {
+  ranks_->request_abort(rank, std::move(cause));
 }
+
+void GroupCore::abort(RankId rank, const Error& cause) { ranks_->abort(rank, cause); }
 
 result<std::vector<RankStatus>> GroupCore::status(Deadline deadline) {
-  return actors_->status(deadline);
+  return ranks_->status(deadline);
 }
 
 std::optional<Error> GroupCore::dead_cause() const {
@@ -381,17 +349,7 @@ void GroupCore::shutdown() {
     if (call->settle()) fail_settled(*call, std::move(error));
     abandon(*call);
   }
-  for (const auto& rank : ranks_) rank->stop();
-  abort(RankId{0}, reason);
-  const Deadline deadline = Deadline::in(options_.shutdown_wait);
-  for (const auto& rank : ranks_) {
-    const RankStatus last = rank->status();
-    if (!rank->join(deadline)) {
-      log::warn("{}: {}: its engine did not end in {:.1f} s and is left behind", options_.name,
-                last.to_string(), seconds(options_.shutdown_wait));
-    }
-  }
-  if (actors_) actors_->stop();
+  ranks_->close(Deadline::in(options_.shutdown_wait));
 }
 
 }  // namespace troupe::runtime

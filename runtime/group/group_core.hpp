@@ -11,6 +11,7 @@
 #include "runtime/base/result.hpp"
 #include "runtime/group/call.hpp"
 #include "runtime/group/group_options.hpp"
+#include "runtime/group/group_ranks.hpp"
 #include "runtime/group/rank.hpp"
 
 #include <cstddef>
@@ -23,13 +24,11 @@
 
 namespace troupe::runtime {
 
-class GroupActors;
-
-class GroupCore final : public RefCounted {
+class GroupCore final : public RankOwner {
  public:
   /// Starts the ranks and waits until every worker is constructed. The error names group and rank.
   static result<Ref<GroupCore>> create(ActorSystem& system, GroupOptions options,
-                                       MakeWorker make_worker);
+                                       std::unique_ptr<GroupRanks> ranks);
 
   /// Queues `call` on all ranks, or fails it at once.
   void submit(Ref<Call> call, const CancelToken& cancel);
@@ -51,43 +50,41 @@ class GroupCore final : public RefCounted {
   std::size_t calls_open() const;
   const GroupOptions& options() const { return options_; }
 
-  // From the engines and the shells.
-  void rank_constructed(RankId rank, std::optional<Error> error);
-  /// A rank is through with `call`.
-  void rank_done(Call& call, RankId rank, result<void> outcome);
-  void rank_died(RankId rank, Error cause, Call* during);
-  void enqueue(RankId rank, Ref<Call> call) { ranks_[index(rank)]->push(std::move(call)); }
-  Rank& rank(RankId rank) { return *ranks_[index(rank)]; }
+  // From the ranks.
+  void rank_constructed(RankId rank, std::optional<Error> error) override;
+  void rank_done(Call& call, RankId rank, result<void> outcome) override;
+  void rank_died(RankId rank, Error cause, Call* during) override;
+  CallTrace* trace() const override { return options_.trace; }
+  Duration create_deadline() const override { return options_.create_deadline; }
+  /// The first call that nobody has begun rebuilds the communicators first. Returns it; null when
+  /// it is yet to come.
+  Ref<Call> plan_rebuild();
+  /// All calls up to this one were begun by some rank, so they run on all.
+  void decide_begun(CallId last_begun);
 
  private:
-  GroupCore(ActorSystem& system, GroupOptions options);
+  GroupCore(ActorSystem& system, GroupOptions options, std::unique_ptr<GroupRanks> ranks);
   ~GroupCore() override;
 
-  static std::size_t index(RankId rank) { return static_cast<std::size_t>(rank.value); }
-  result<void> start(MakeWorker make_worker);
+  int size() const { return options_.mesh.size(); }
+  result<void> start();
   result<void> check_options() const;
   std::optional<Error> refusal_locked() const;
   result<void> take_lanes(Call& call);
   void deadline_passed(Call& call);
   /// Takes a call that is over off the books.
   void close(Call& call);
-  /// After the first error of a call: frees ranks that wait for the failed one, and plans the
-  /// rebuilding of the communicators before the first call that no rank has begun.
-  void break_communicators(Call& call, RankId rank, const Error& cause, bool others_wait);
-  /// The first call that nobody has begun rebuilds the communicators first.
-  void plan_rebuild();
   /// Completes a call that the caller of this has settled.
   void fail_settled(Call& call, Error error);
   std::string waiting_ranks(const Call& call) const;
 
   ActorSystem& system_;
   const GroupOptions options_;
-  std::vector<Ref<Rank>> ranks_;
-  std::unique_ptr<GroupActors> actors_;
+  const std::unique_ptr<GroupRanks> ranks_;
 
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable constructed_;
-  std::size_t constructed_count_ = 0;
+  int constructed_count_ = 0;
   std::optional<Error> construct_error_;
   std::deque<Ref<Call>> open_calls_;  // in submission order
   std::optional<Error> dead_cause_;

@@ -2,7 +2,6 @@
 
 #include "runtime/base/log.hpp"
 #include "runtime/group/call_trace.hpp"
-#include "runtime/group/group_core.hpp"
 #include "runtime/task/failure.hpp"
 
 #include <algorithm>
@@ -18,12 +17,12 @@ TimePoint now() { return SteadyClock().now(); }
 
 }  // namespace
 
-void Rank::start(Ref<GroupCore> core, MakeWorker make_worker) {
+void Rank::start(Ref<RankOwner> owner, MakeWorker make_worker) {
   thread_ = std::thread(
-      [self = Ref<Rank>(this), core = std::move(core), make = std::move(make_worker)]() mutable {
-        self->engine_main(*core, make);
+      [self = Ref<Rank>(this), owner = std::move(owner), make = std::move(make_worker)]() mutable {
+        self->engine_main(*owner, make);
         make = nullptr;  // the factory's captures go before `join` returns
-        core = nullptr;
+        owner = nullptr;
         {
           const std::lock_guard lock(self->mutex_);
           self->over_ = true;
@@ -65,17 +64,48 @@ bool Rank::join(Deadline deadline) {
 
 Ref<Call> Rank::pop() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return stop_ || !queue_.empty(); });
+  changed_.wait(lock, [this] { return stop_ || (!queue_.empty() && !held_); });
   if (stop_) return {};
   Ref<Call> call = std::move(queue_.front());
   queue_.pop_front();
+  last_begun_ = call->id;
   return call;
 }
 
-void Rank::engine_main(GroupCore& core, const MakeWorker& make_worker) {
-  if (construct(core, make_worker)) {
+CallId Rank::hold() {
+  const std::lock_guard lock(mutex_);
+  held_ = true;
+  return last_begun_;
+}
+
+void Rank::release(const std::function<void(Call&)>& plan) {
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& call : queue_) plan(*call);
+    held_ = false;
+  }
+  changed_.notify_one();
+}
+
+void Rank::cancel(const Call& call) {
+  const std::lock_guard lock(cell_.mutex);
+  if (cell_.current == &call) cell_.cancelled.store(true);
+}
+
+bool Rank::runs(const Call& call) const {
+  const std::lock_guard lock(cell_.mutex);
+  return cell_.current == &call;
+}
+
+void Rank::bury(const Error& cause) {
+  const std::lock_guard lock(cell_.mutex);
+  if (!cell_.death) cell_.death = cause;
+}
+
+void Rank::engine_main(RankOwner& owner, const MakeWorker& make_worker) {
+  if (construct(owner, make_worker)) {
     while (Ref<Call> call = pop()) {
-      if (!run_call(core, *call)) break;
+      if (!run_call(owner, *call)) break;
     }
   }
   try {
@@ -101,25 +131,25 @@ result<void> Rank::split_axes(Deadline deadline) {
   return {};
 }
 
-bool Rank::construct(GroupCore& core, const MakeWorker& make_worker) {
-  const Deadline deadline = Deadline::in(core.options().create_deadline);
+bool Rank::construct(RankOwner& owner, const MakeWorker& make_worker) {
+  const Deadline deadline = Deadline::in(owner.create_deadline());
   cell_.deadline.store(deadline.at.time_since_epoch().count());
   begin_work("constructor", nullptr);
   std::optional<Error> error;
   try {
-    if (auto split = split_axes(deadline); !split) {
-      error = std::move(split).error();
-    } else if (auto made = make_worker(context_); !made) {
-      error = std::move(made).error();
-    } else {
-      worker_ = std::move(*made);
+    result<void> ready = cell_.world ? split_axes(deadline) : result<void>();
+    if (ready) {
+      auto made = make_worker(context_);
+      if (made) worker_ = std::move(*made);
+      if (!made) ready = fail(std::move(made).error());
     }
+    if (!ready) error = std::move(ready).error();
   } catch (...) {
     error = error_of_current_exception();
   }
   const bool good = !error;
   end_work(error);
-  core.rank_constructed(cell_.rank, std::move(error));
+  owner.rank_constructed(cell_.rank, std::move(error));
   return good;
 }
 
@@ -172,13 +202,11 @@ void Rank::end_work(const std::optional<Error>& death) {
   if (death && !cell_.death) cell_.death = death;
 }
 
-bool Rank::run_call(GroupCore& core, Call& call) {
-  std::unique_ptr<LaneGate::Turn> turn;
-  const auto own = static_cast<std::size_t>(cell_.rank.value);
-  if (own < call.turns.size()) turn = std::move(call.turns[own]);
+bool Rank::run_call(RankOwner& owner, Call& call) {
+  std::unique_ptr<LaneGate::Turn> turn = call.take_turn(cell_.rank);
   if (call.broken.load() || call.decide(Call::kRun) == Call::kSkip) {
     turn.reset();
-    core.rank_done(call, cell_.rank, {});
+    owner.rank_done(call, cell_.rank, {});
     return true;
   }
   CallSpan span{.group = cell_.group,
@@ -204,7 +232,7 @@ bool Rank::run_call(GroupCore& core, Call& call) {
     death = error_of_current_exception();
   }
   turn.reset();
-  if (CallTrace* const trace = core.options().trace) {
+  if (CallTrace* const trace = owner.trace()) {
     span.end = now();
     span.ok = outcome.has_value() && !death;
     trace->on_call(span);
@@ -212,10 +240,10 @@ bool Rank::run_call(GroupCore& core, Call& call) {
   end_work(death);
   cell_.calls_done.fetch_add(1, std::memory_order_relaxed);
   if (death) {
-    core.rank_died(cell_.rank, std::move(*death), &call);
+    owner.rank_died(cell_.rank, std::move(*death), &call);
     return false;
   }
-  core.rank_done(call, cell_.rank, std::move(outcome));
+  owner.rank_done(call, cell_.rank, std::move(outcome));
   return true;
 }
 

@@ -31,25 +31,40 @@
 
 namespace troupe::runtime {
 
-class GroupCore;
+class CallTrace;
 
 /// A worker of any class.
 using OwnedWorker = std::unique_ptr<void, void (*)(void*)>;
 /// Makes a rank's worker, on its engine thread.
 using MakeWorker = std::function<result<OwnedWorker>(WorkerContext&)>;
 
+/// Whom an engine reports to, on its own thread: the core of its group, or the server of its
+/// process.
+class RankOwner : public RefCounted {
+ public:
+  virtual void rank_constructed(RankId rank, std::optional<Error> error) = 0;
+  /// The rank is through with `call`.
+  virtual void rank_done(Call& call, RankId rank, result<void> outcome) = 0;
+  virtual void rank_died(RankId rank, Error cause, Call* during) = 0;
+  virtual CallTrace* trace() const = 0;
+  virtual Duration create_deadline() const = 0;
+};
+
 /// What context and status share.
 struct RankCell {
-  RankCell(std::string group_name, RankId own_rank, Mesh group_mesh)
+  /// Columns that stay with the rank go to `store`, or to one of its own.
+  RankCell(std::string group_name, RankId own_rank, Mesh group_mesh, ColumnStore* store)
       : group(std::move(group_name)),
         rank(own_rank),
         mesh(std::move(group_mesh)),
-        columns(ColumnOwner{group, own_rank}) {}
+        own_columns(ColumnOwner{group, own_rank}),
+        columns(store != nullptr ? *store : own_columns) {}
 
   const std::string group;
   const RankId rank;
   const Mesh mesh;
-  ColumnStore columns;
+  ColumnStore own_columns;
+  ColumnStore& columns;
   PullMeter pulled;
   std::unique_ptr<Collective> world;                                     // null without collectives
   std::map<std::string, std::unique_ptr<Collective>, std::less<>> axes;  // engine thread only
@@ -72,19 +87,32 @@ struct RankCell {
 
 class Rank final : public RefCounted {
  public:
-  Rank(std::string group, RankId rank, const Mesh& mesh, std::unique_ptr<Collective> world)
-      : cell_(std::move(group), rank, mesh) {
+  Rank(std::string group, RankId rank, const Mesh& mesh, std::unique_ptr<Collective> world,
+       ColumnStore* columns = nullptr)
+      : cell_(std::move(group), rank, mesh, columns) {
     cell_.world = std::move(world);
   }
 
-  /// Starts the engine; it reports to `core`, which it keeps alive.
-  void start(Ref<GroupCore> core, MakeWorker make_worker);
+  /// Starts the engine; it reports to `owner`, which it keeps alive. `make_worker` may set the
+  /// cell's `world`, once, before it uses it.
+  void start(Ref<RankOwner> owner, MakeWorker make_worker);
   /// Puts a call into the queue; `wake` tells the engine about it.
   void push(Ref<Call> call);
   void wake() { changed_.notify_one(); }
+  /// Makes the collectives along the axes of the mesh from the world, on the engine thread.
+  result<void> split_axes(Deadline deadline);
   /// Orders what came before it on one thread with what follows it on another; taken on both sides
   /// of an actor message, for tools that cannot look into CAF.
   void fence() { const std::lock_guard lock(mutex_); }
+  /// The engine begins no further call until `release`; returns the last one that it has begun.
+  CallId hold();
+  /// Lets `plan` look at each queued call, then lets the engine go on.
+  void release(const std::function<void(Call&)>& plan);
+  /// Sets `cancelled()` if the engine runs `call`.
+  void cancel(const Call& call);
+  bool runs(const Call& call) const;
+  /// The status says from now on that the rank is dead; the first cause stays.
+  void bury(const Error& cause);
   /// The engine ends when its present method does; what is queued is dropped.
   void stop();
   /// Waits for the end of the engine; at `deadline` leaves the thread behind and returns false.
@@ -96,13 +124,12 @@ class Rank final : public RefCounted {
 
  private:
   ~Rank() override = default;
-  void engine_main(GroupCore& core, const MakeWorker& make_worker);
-  bool construct(GroupCore& core, const MakeWorker& make_worker);
+  void engine_main(RankOwner& owner, const MakeWorker& make_worker);
+  bool construct(RankOwner& owner, const MakeWorker& make_worker);
   /// False when the rank died.
-  bool run_call(GroupCore& core, Call& call);
+  bool run_call(RankOwner& owner, Call& call);
   result<void> prepare(Call& call, std::unique_ptr<LaneGate::Turn>& turn);
   result<void> rebuild(const Call& call, std::int64_t epoch);
-  result<void> split_axes(Deadline deadline);
   Ref<Call> pop();
   /// What the shell shows.
   void begin_work(std::string_view method, const Call* call);
@@ -117,6 +144,8 @@ class Rank final : public RefCounted {
   std::condition_variable changed_;
   std::condition_variable ended_;
   std::deque<Ref<Call>> queue_;
+  CallId last_begun_{0};
+  bool held_ = false;
   bool stop_ = false;
   bool over_ = false;
 };

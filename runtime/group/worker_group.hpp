@@ -27,6 +27,7 @@
 
 #include "runtime/group/dispatch.hpp"
 #include "runtime/group/group_core.hpp"
+#include "runtime/group/local_ranks.hpp"
 #include "runtime/group/typed_call.hpp"
 #include "runtime/task/pending.hpp"
 
@@ -52,10 +53,11 @@ class WorkerGroup {
   template <class Factory>
   static result<WorkerGroup> create(ActorSystem& system, GroupOptions options, Factory factory) {
     TROUPE_TRY(auto plan, plan_group<W>(options.mesh));
+    MakeWorker make = [factory = std::move(factory)](WorkerContext& context) {
+      return own_worker<W>(factory(context));
+    };
     TROUPE_TRY(auto core, GroupCore::create(system, std::move(options),
-                                            [factory = std::move(factory)](WorkerContext& context) {
-                                              return own_worker<W>(factory(context));
-                                            }));
+                                            std::make_unique<LocalRanks>(system, std::move(make))));
     return WorkerGroup(std::move(core), std::move(plan));
   }
   /// With workers made by W's constructor from WorkerContext&.
