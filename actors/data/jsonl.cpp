@@ -1,6 +1,6 @@
 #include "actors/data/jsonl.hpp"
 
-#include "actors/text/file_io.hpp"
+#include "runtime/base/file.hpp"
 
 #include <filesystem>
 #include <system_error>

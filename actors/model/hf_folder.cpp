@@ -1,7 +1,7 @@
 #include "actors/model/hf_folder.hpp"
 
-#include "actors/text/file_io.hpp"
 #include "actors/text/strict_json.hpp"
+#include "runtime/base/file.hpp"
 
 #include <nlohmann/json.hpp>
 

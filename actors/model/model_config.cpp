@@ -1,8 +1,8 @@
 #include "actors/model/model_config.hpp"
 
 #include "actors/model/weight_set.hpp"
-#include "actors/text/file_io.hpp"
 #include "actors/text/strict_json.hpp"
+#include "runtime/base/file.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -2,7 +2,7 @@
 
 #include "actors/model/safetensors.hpp"
 #include "actors/model/weight_set.hpp"
-#include "actors/text/file_io.hpp"
+#include "runtime/base/file.hpp"
 
 #include <nlohmann/json.hpp>
 

@@ -2,7 +2,7 @@
 
 #include "actors/text/byte_level.hpp"
 #include "actors/text/chat_template.hpp"
-#include "actors/text/file_io.hpp"
+#include "runtime/base/file.hpp"
 
 #include <nlohmann/json.hpp>
 

@@ -1,9 +1,10 @@
 #include "actors/text/tokenizer.hpp"
 
 #include "actors/text/byte_level.hpp"
-#include "actors/text/file_io.hpp"
 #include "actors/text/tokenizer_tables.hpp"
 #include "actors/text/utf8.hpp"
+#include "runtime/base/file.hpp"
+#include "runtime/base/utf8.hpp"
 
 #include <algorithm>
 #include <utility>

@@ -6,10 +6,10 @@
 #include "apps/training/run_state.hpp"
 #include "apps/training/supervised_rows.hpp"
 #include "apps/training/train_inputs.hpp"
+#include "runtime/base/file.hpp"
 #include "runtime/group/worker_group.hpp"
 #include "runtime/observe/metrics_writer.hpp"
 #include "runtime/observe/progress.hpp"
-#include "runtime/observe/text_file.hpp"
 #include "runtime/task/executor.hpp"
 
 #include <algorithm>
@@ -209,7 +209,7 @@ task<void> FineTuner::main(std::optional<Checkpoint> checkpoint) {
   writer_.emplace(value_or_throw(
       runtime::MetricsWriter::open((folder_ / "metrics.jsonl").string(),
                                    checkpoint ? std::optional(state_.step) : std::nullopt)));
-  value_or_throw(runtime::write_text_file((folder_ / "config.yaml").string(), config_.to_yaml()));
+  value_or_throw(write_text_file((folder_ / "config.yaml").string(), config_.to_yaml()));
   stopping_ = stop_requested();
   while (state_.step < steps_total_ && !stopping_) co_await one_step();
   summary_.last_step = state_.step;

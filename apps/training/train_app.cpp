@@ -7,12 +7,12 @@
 #include "apps/training/run_state.hpp"
 #include "apps/training/trace_calls.hpp"
 #include "apps/training/train_inputs.hpp"
+#include "runtime/base/file.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/observe/idle_share.hpp"
 #include "runtime/observe/metrics_writer.hpp"
 #include "runtime/observe/progress.hpp"
 #include "runtime/observe/report.hpp"
-#include "runtime/observe/text_file.hpp"
 #include "runtime/task/executor.hpp"
 
 #include <algorithm>
@@ -212,7 +212,7 @@ task<void> Trainer::main(std::optional<Checkpoint> checkpoint) {
       checkpoint ? std::optional(state_.step) : std::nullopt;
   writer_.emplace(
       value_or_throw(runtime::MetricsWriter::open(file("metrics.jsonl").string(), resumed)));
-  value_or_throw(runtime::write_text_file(file("config.yaml").string(), config_.to_yaml()));
+  value_or_throw(write_text_file(file("config.yaml").string(), config_.to_yaml()));
   summary_.first_step = state_.step + 1;
   co_await world_->weights().publish_present();
   const bool only = config_.get<bool>("trainer.val_only");

@@ -1,11 +1,13 @@
 #pragma once
 
-// Files that are either whole on disk or not there: write beside, fsync, rename, fsync the folder.
+// Files of aligned sections: read whole or in parts, written from start to end. Files that must be
+// whole or absent are written with runtime/base/file.hpp.
 //
 // **Threads:** functions are re-entrant; a `FileWriter` belongs to one thread.
 // **Invariants:** errors are kIo (the system refused), kNotFound, or kCorrupt (larger than the
 // bound), and name the path and the system's reason.
 
+#include "runtime/base/file.hpp"
 #include "runtime/base/result.hpp"
 
 #include <cstddef>
@@ -13,6 +15,7 @@
 #include <filesystem>
 #include <memory>
 #include <span>
+#include <utility>
 
 namespace troupe::runtime {
 
@@ -50,9 +53,6 @@ class FileWriter {
  public:
   /// Creates or empties `path`.
   static result<FileWriter> create(const std::filesystem::path& path);
-  FileWriter(FileWriter&& other) noexcept;
-  FileWriter& operator=(FileWriter&&) = delete;
-  ~FileWriter();
 
   result<void> write(std::span<const std::byte> bytes);
   /// Zeros up to the next multiple of kSectionAlignment.
@@ -63,17 +63,12 @@ class FileWriter {
   result<void> finish();
 
  private:
-  FileWriter(std::filesystem::path path, int descriptor);
+  FileWriter(std::filesystem::path path, Descriptor file)
+      : path_(std::move(path)), file_(std::move(file)) {}
 
   std::filesystem::path path_;
-  int descriptor_ = -1;
+  Descriptor file_;
   std::int64_t position_ = 0;
 };
-
-/// Replaces `path` by these bytes, atomically and durably.
-result<void> write_file(const std::filesystem::path& path, std::span<const std::byte> bytes);
-
-/// Makes the names in `folder` durable.
-result<void> sync_folder(const std::filesystem::path& folder);
 
 }  // namespace troupe::runtime

@@ -28,8 +28,8 @@ std::optional<Number> whole_number(std::string_view text) {
   return whole && fmt::format("{}", value) == text ? std::optional(value) : std::nullopt;
 }
 
-/// Process or thread that made `.global_step_N.tmp-PID-COUNT`, or the marker's sibling that ends in
-/// `.tmp-TID`; empty for other names.
+/// Process that made `.global_step_N.tmp-PID-COUNT`, or the marker's sibling of that ending; empty
+/// for other names.
 std::optional<pid_t> maker_of(const std::string& name) {
   const auto tag = name.find(".tmp-");
   const bool ours = name.starts_with(kTemporaryPrefix) || name.find(kMarkerFile) == 1;

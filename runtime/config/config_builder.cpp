@@ -1,5 +1,6 @@
 #include "runtime/config/config_builder.hpp"
 
+#include "runtime/base/utf8.hpp"
 #include "runtime/config/scalar.hpp"
 #include "runtime/config/suggest.hpp"
 
@@ -207,8 +208,8 @@ void ConfigBuilder::walk(const Walk& at) {
   if (at.node.IsSequence()) {
     nodes_visited_ += static_cast<int>(std::min<std::size_t>(at.node.size(), kNodesMax + 1));
     if (nodes_visited_ > kNodesMax) {
-      note(at.place, fmt::format("{}: more than {} values (aliases count each time)", at.path,
-                                 kNodesMax));
+      note(at.place,
+           fmt::format("{}: more than {} values (aliases count each time)", at.path, kNodesMax));
       return;
     }
   }

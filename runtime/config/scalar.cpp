@@ -149,34 +149,4 @@ std::string quoted_yaml(std::string_view text) {
   return out + "\"";
 }
 
-bool is_valid_utf8(std::string_view text) {
-  for (std::size_t i = 0; i < text.size();) {
-    const auto lead = static_cast<unsigned char>(text[i]);
-    std::size_t length = 0;
-    std::uint32_t code = 0;
-    if (lead < 0x80)
-      length = 1, code = lead;
-    else if (lead >> 5 == 0x6)
-      length = 2, code = lead & 0x1F;
-    else if (lead >> 4 == 0xE)
-      length = 3, code = lead & 0x0F;
-    else if (lead >> 3 == 0x1E)
-      length = 4, code = lead & 0x07;
-    else
-      return false;
-    if (i + length > text.size()) return false;
-    for (std::size_t j = 1; j < length; ++j) {
-      const auto next = static_cast<unsigned char>(text[i + j]);
-      if (next >> 6 != 0x2) return false;
-      code = code << 6 | (next & 0x3F);
-    }
-    constexpr std::uint32_t kSmallest[] = {0, 0, 0x80, 0x800, 0x10000};
-    if (code < kSmallest[length] || code > 0x10FFFF || (code >= 0xD800 && code <= 0xDFFF)) {
-      return false;
-    }
-    i += length;
-  }
-  return true;
-}
-
 }  // namespace troupe::runtime

@@ -29,6 +29,5 @@ Value infer_scalar(std::string_view text, bool quoted);
 std::string shown(std::string_view text);
 /// A YAML scalar that reads back as exactly this text.
 std::string quoted_yaml(std::string_view text);
-bool is_valid_utf8(std::string_view text);
 
 }  // namespace troupe::runtime

@@ -1,6 +1,6 @@
 #include "runtime/observe/metrics_writer.hpp"
 
-#include "runtime/observe/text_file.hpp"
+#include "runtime/base/file.hpp"
 
 #include <fcntl.h>
 #include <nlohmann/json.hpp>

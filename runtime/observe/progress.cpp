@@ -1,6 +1,6 @@
 #include "runtime/observe/progress.hpp"
 
-#include "runtime/observe/text_file.hpp"
+#include "runtime/base/utf8.hpp"
 
 #include <fmt/format.h>
 #include <sys/ioctl.h>
@@ -33,7 +33,7 @@ std::string compact(double value) {
 }  // namespace
 
 std::string fitted(std::string_view text, int columns) {
-  std::string clean = valid_utf8(text);
+  std::string clean = replace_invalid_utf8(text);
   for (char& c : clean) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
   }

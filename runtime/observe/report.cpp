@@ -1,8 +1,8 @@
 #include "runtime/observe/report.hpp"
 
+#include "runtime/base/file.hpp"
 #include "runtime/observe/idle_share.hpp"
 #include "runtime/observe/svg_plot.hpp"
-#include "runtime/observe/text_file.hpp"
 
 #include <fmt/format.h>
 

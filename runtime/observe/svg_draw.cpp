@@ -1,7 +1,7 @@
 #include "runtime/observe/svg_draw.hpp"
 
+#include "runtime/base/utf8.hpp"
 #include "runtime/observe/svg_plot.hpp"
-#include "runtime/observe/text_file.hpp"
 
 #include <fmt/format.h>
 
@@ -12,7 +12,7 @@ namespace troupe::runtime {
 
 std::string escaped(std::string_view text) {
   std::string out;
-  for (char c : valid_utf8(text)) {
+  for (char c : replace_invalid_utf8(text)) {
     switch (c) {
       case '&':
         out += "&amp;";

@@ -1,6 +1,6 @@
 #include "runtime/observe/trace.hpp"
 
-#include "runtime/observe/text_file.hpp"
+#include "runtime/base/file.hpp"
 
 #include <nlohmann/json.hpp>
 

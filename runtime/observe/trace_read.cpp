@@ -1,6 +1,6 @@
 // Reading trace files back, for reports. The file may come from anywhere: everything is checked.
 
-#include "runtime/observe/text_file.hpp"
+#include "runtime/base/file.hpp"
 #include "runtime/observe/trace.hpp"
 
 #include <nlohmann/json.hpp>

@@ -1,17 +1,14 @@
 // Proves the parts below the tokenizer against slow, obvious versions: BPE merging against a scan
-// for the best pair, UTF-8 repair against hand-made cases of Unicode §3.9, the byte alphabet,
-// splits, normal forms, strict JSON and atomic files.
+// for the best pair, the byte alphabet, splits, normal forms, white space and strict JSON.
 
 #include "actors/text/bpe.hpp"
 #include "actors/text/byte_level.hpp"
-#include "actors/text/file_io.hpp"
 #include "actors/text/normalizer.hpp"
 #include "actors/text/pre_tokenizer.hpp"
 #include "actors/text/strict_json.hpp"
 #include "actors/text/utf8.hpp"
 #include "runtime/base/check.hpp"
 #include "runtime/base/rng.hpp"
-#include "tests/support/test_files.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -89,57 +86,6 @@ TEST(Bpe, KeepsThousandsOfMergesApart) {
   }
 }
 
-TEST(Utf8, ReplacesEachMaximalBadPartOnce) {
-  // From Unicode 15 §3.9, tables 3-8 to 3-11, and edge cases around them.
-  const std::pair<std::string, std::string> cases[] = {
-      {"plain é 世 😀", "plain é 世 😀"},
-      {"\xC0\xAF\xE0\x80\xBF\xF0\x81\x82\x41", "????????A"},
-      {"\xED\xA0\x80\xED\xBF\xBF\xED\xAF\x41", "????????A"},
-      {"\xF4\x91\x92\x93\xFF\x41\x80\xBF\x42", "?????A??B"},
-      {"\xE1\x80\xE2\xF0\x91\x92\xF1\xBF\x41", "????A"},
-      {"\xE4\xB8", "?"},
-      {"\xF0\x9F\x98", "?"},
-      {"\xC3", "?"},
-      {"a\x80z", "a?z"}};
-  for (auto [text, wanted] : cases) {
-    std::string repaired = replace_invalid_utf8(text);
-    EXPECT_EQ(replace_all(repaired, "\xEF\xBF\xBD", "?"), wanted);
-    EXPECT_EQ(is_valid_utf8(text), repaired == text);
-    EXPECT_TRUE(is_valid_utf8(repaired));
-  }
-}
-
-TEST(Utf8, FindsTheUnfinishedCharacterAtTheEnd) {
-  EXPECT_EQ(unfinished_suffix(""), 0U);
-  EXPECT_EQ(unfinished_suffix("a"), 0U);
-  EXPECT_EQ(unfinished_suffix("é"), 0U);
-  EXPECT_EQ(unfinished_suffix("a\xC3"), 1U);
-  EXPECT_EQ(unfinished_suffix("世\xF0\x9F\x98"), 3U);
-  EXPECT_EQ(unfinished_suffix("\xF0\x9F"), 2U);
-  EXPECT_EQ(unfinished_suffix("\xF0\x80"), 0U);  // overlong: can never be completed
-  EXPECT_EQ(unfinished_suffix("\xFF"), 0U);
-  EXPECT_EQ(unfinished_suffix("\xC3\xC3"), 1U);
-}
-
-TEST(Utf8, EncodesEveryCodePointAndReadsItBack) {
-  for (char32_t point = 0; point <= 0x10ffff; point += point < 0x3000 ? 1 : 97) {
-    if (point >= 0xd800 && point < 0xe000) continue;
-    std::string text;
-    append_utf8(text, point);
-    const Utf8Step step = next_character(text + "x");
-    EXPECT_EQ(step.code_point, point);
-    EXPECT_EQ(step.length, text.size());
-    EXPECT_TRUE(step.is_valid);
-  }
-}
-
-TEST(Utf8, StripsWhiteSpaceAtBothEnds) {
-  EXPECT_EQ(strip_white_space(" \n\u3000a b\u00a0\t"), "a b");
-  EXPECT_EQ(strip_white_space(" \r\n"), "");
-  EXPECT_EQ(strip_white_space(""), "");
-  EXPECT_EQ(strip_white_space("é"), "é");
-}
-
 TEST(ByteLevel, MapsBytesToDistinctCharactersAndBack) {
   std::set<char32_t> seen;
   for (int byte = 0; byte < 256; ++byte) {
@@ -207,6 +153,13 @@ TEST(Normalizer, ComposesAndReplaces) {
   EXPECT_EQ(normalizer.apply(""), "");
 }
 
+TEST(Utf8, StripsWhiteSpaceAtBothEnds) {
+  EXPECT_EQ(strip_white_space(" \n\u3000a b\u00a0\t"), "a b");
+  EXPECT_EQ(strip_white_space(" \r\n"), "");
+  EXPECT_EQ(strip_white_space(""), "");
+  EXPECT_EQ(strip_white_space("é"), "é");
+}
+
 TEST(StrictJson, RefusesRepeatedKeysDeepNestingAndRubbish) {
   const auto message = [](std::string_view text) {
     const auto parsed = parse_strict_json(text, "here");
@@ -231,32 +184,6 @@ TEST(StrictJson, ReadsWhatTheLibraryReads) {
     EXPECT_EQ(*parsed, nlohmann::json::parse(text));
   }
   EXPECT_TRUE(parse_strict_json(std::string(64, '[') + std::string(64, ']'), "here"));
-}
-
-TEST(AtomicFile, ShowsTheOldFileUntilItIsCommitted) {
-  const troupe::testing::TemporaryFolder folder;
-  ASSERT_TRUE(write_text_file(folder / "f", "old"));
-  {
-    auto file = AtomicFile::create(folder / "f");
-    ASSERT_TRUE(file);
-    ASSERT_TRUE(file->write(std::as_bytes(std::span("new", 3))));
-    EXPECT_EQ(*read_text_file(folder / "f"), "old");
-  }  // dropped: no trace
-  EXPECT_EQ(*read_text_file(folder / "f"), "old");
-  ASSERT_TRUE(write_text_file(folder / "f", "new"));
-  EXPECT_EQ(*read_text_file(folder / "f"), "new");
-  const std::filesystem::directory_iterator items(folder.path());
-  EXPECT_EQ(std::distance(begin(items), end(items)), 1);
-}
-
-TEST(AtomicFile, NamesFilesItCannotReadOrWrite) {
-  const troupe::testing::TemporaryFolder folder;
-  EXPECT_EQ(read_text_file(folder / "none").error().code, ErrorCode::kNotFound);
-  EXPECT_EQ(read_text_file(folder.path()).error().code, ErrorCode::kIo);
-  EXPECT_THAT(write_text_file(folder / "no/such/f", "x").error().message, HasSubstr("no/such/f"));
-  troupe::testing::write_file(folder / "big", "0123456789");
-  EXPECT_EQ(read_text_file(folder / "big", 9).error().code, ErrorCode::kCorrupt);
-  EXPECT_TRUE(read_text_file(folder / "big", 10));
 }
 
 }  // namespace

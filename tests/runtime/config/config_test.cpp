@@ -5,6 +5,7 @@
 #include "runtime/config/config.hpp"
 
 #include "runtime/base/rng.hpp"
+#include "runtime/base/utf8.hpp"
 #include "runtime/config/scalar.hpp"
 
 #include <gtest/gtest.h>

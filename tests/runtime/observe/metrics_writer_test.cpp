@@ -3,8 +3,8 @@
 
 #include "runtime/observe/metrics_writer.hpp"
 
+#include "runtime/base/file.hpp"
 #include "runtime/base/rng.hpp"
-#include "runtime/observe/text_file.hpp"
 
 #include <gtest/gtest.h>
 

@@ -4,9 +4,9 @@
 
 #include "runtime/observe/trace.hpp"
 
+#include "runtime/base/file.hpp"
 #include "runtime/base/rng.hpp"
 #include "runtime/observe/idle_share.hpp"
-#include "runtime/observe/text_file.hpp"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -137,7 +137,7 @@ TEST(Trace, WritesAtomicallyAndNamesFailures) {
   EXPECT_EQ(read_trace(path).error().code, ErrorCode::kNotFound);
   const auto refused = trace.write("/nonexistent/folder/trace.json");
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().code, ErrorCode::kIo);
+  EXPECT_EQ(refused.error().code, ErrorCode::kNotFound);
   EXPECT_NE(refused.error().message.find("/nonexistent/folder"), std::string::npos);
 }
 
@@ -204,18 +204,6 @@ TEST(IdleShare, EmptyWindowsAndPlaces) {
   EXPECT_EQ(idle_share(spans, at(0), at(20), IdleBy::kPlace).mean, 0.5);
   EXPECT_EQ(step_window(spans, 1), (std::pair{at(0), at(20)}));
   EXPECT_EQ(step_window(spans, 2).first, step_window(spans, 2).second);
-}
-
-TEST(TextFile, RefusesFilesAboveTheLimit) {
-  const std::string path = testing::TempDir() + "troupe_text_file_test";
-  ASSERT_TRUE(write_text_file(path, "12345"));
-  EXPECT_EQ(*read_text_file(path, 5), "12345");
-  EXPECT_EQ(read_text_file(path, 4).error().code, ErrorCode::kResourceExhausted);
-  std::remove(path.c_str());
-  EXPECT_EQ(valid_utf8("a\xff"
-                       "b\xe6\x97\xa5\xe6"),
-            "a\xEF\xBF\xBD"
-            "b日\xEF\xBF\xBD");
 }
 
 }  // namespace
