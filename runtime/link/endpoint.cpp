@@ -249,10 +249,9 @@ result<void> Endpoint::received(std::span<const std::byte> frame) {
       if (const auto open = take(envelope.call.value)) open->out.fail(std::move(*envelope.error));
       return {};
     case MessageKind::kAbort:
-      return fail(std::move(*envelope.error)
-                      .wrap(ErrorCode::kRankDead, fmt::format("{}: closed the channel", place())));
+      return fail(std::move(*envelope.error).wrap(ErrorCode::kRankDead, "closed the channel"));
   }
-  return fail(ErrorCode::kCorrupt, "{}: envelope of kind {}", place(), int(envelope.kind));
+  return fail(ErrorCode::kCorrupt, "envelope of kind {}", int(envelope.kind));
 }
 
 void Endpoint::serve_request(const Envelope& envelope, std::span<const std::byte> payload) {

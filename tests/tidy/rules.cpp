@@ -48,7 +48,9 @@ struct Ban {
   bool (*applies)(const SourceFile&);
 };
 
-bool outside_caf_header(const SourceFile& file) { return file.path != "runtime/caf.hpp"; }
+bool outside_caf_header(const SourceFile& file) {
+  return file.path != "runtime/caf.hpp" && file.path != "runtime/caf_io.hpp";
+}
 bool outside_codecs(const SourceFile& file) {
   return file.file_name().find("codec") == std::string::npos && !is_test(file);
 }
