@@ -1,0 +1,312 @@
+// Pulls of the UCX engine: asking for chunks and receiving their answers.
+
+#include "runtime/base/check.hpp"
+#include "runtime/base/log.hpp"
+#include "runtime/comm/engine_ucx.hpp"
+
+#include <algorithm>
+
+namespace troupe::runtime {
+namespace {
+
+constexpr std::int64_t kScatterBytesMax = std::int64_t{64} << 10;
+/// A request for places may cover more: nothing is buffered for it.
+constexpr std::int64_t kPlacesBytesMax = std::int64_t{64} << 20;
+/// Of a direct copy between two looks at the other work; about 0.2 ms.
+constexpr std::int64_t kSliceBytes = std::int64_t{2} << 20;
+
+TimePoint clock_now() {
+  return std::chrono::time_point_cast<Duration>(std::chrono::steady_clock::now());
+}
+
+}  // namespace
+
+void UcxEngine::pull(PullRequest request, Deadline deadline, completer<void> out) {
+  const std::uint64_t number = ++last_number_;
+  Pull& pull = pulls_[number];
+  pull.request = std::move(request);
+  pull.out = std::move(out);
+  pull.deadline = deadline.at;
+  counters_.pulls_open.fetch_add(1);
+  start(number);
+}
+
+void UcxEngine::start(std::uint64_t number) {
+  Pull& pull = pulls_.at(number);
+  result<TransportAddress> address = decode_address(pull.request.owner);
+  if (!address) return end_pull(number, fail(std::move(address).error()));
+  if (pull.deadline <= clock_now())
+    return end_pull(number,
+                    fail(ErrorCode::kDeadline, "{}: the deadline passed before", address->name));
+  result<Peer*> peer = peer_of(*address);
+  if (!peer) return end_pull(number, fail(std::move(peer).error()));
+  pull.epoch = address->epoch;
+  deadlines_.emplace(pull.deadline, number);
+  (*peer)->pulls.push_back(number);
+  plan(pull, **peer);
+  if (pull.chunks.empty()) return end_pull(number, {});
+  pump(**peer);
+}
+
+void UcxEngine::plan(Pull& pull, const Peer& peer) {
+  pull.by_places = peer.direct == Direct::kYes;
+  const std::int64_t most = pull.by_places ? kPlacesBytesMax : options_.chunk_bytes;
+  pull.chunks = plan_chunks(
+      pull.request.parts,
+      {.chunk_bytes = most, .scatter_bytes_max = pull.by_places ? most : kScatterBytesMax});
+  pull.states.assign(pull.chunks.size(), ChunkState::kPlanned);
+  pull.next = 0;
+  pull.done = 0;
+}
+
+void UcxEngine::pump(Peer& peer) {
+  for (std::size_t i = 0; i < peer.pulls.size() && peer.requests_out < kRequestsOutMax; ++i) {
+    const std::uint64_t number = peer.pulls[i];
+    Pull& pull = pulls_.at(number);
+    while (pull.next < pull.chunks.size() && pull.requests_out < options_.chunks_in_flight &&
+           peer.requests_out < kRequestsOutMax)
+      ask(peer, number, pull);
+  }
+}
+
+void UcxEngine::ask(Peer& peer, std::uint64_t number, Pull& pull) {
+  const std::size_t chunk = pull.next++;
+  pull.states[chunk] = ChunkState::kAsked;
+  ++pull.requests_out;
+  ++peer.requests_out;
+  ++requests_out_;
+  counters_.requests.fetch_add(1);
+  Request request;
+  MessageHeader header{.type = MessageType::kRequest};
+  // Until it has answered once, every request can be the first that it sees.
+  if (!peer.knows_us) {
+    request.reader = self_bytes_;
+    header.flags |= kFlagIntroduced;
+  }
+  if (pull.by_places) header.flags |= kFlagPlaces;
+  request.parts = pull.chunks[chunk].parts;
+  header.connection = peer.connection;
+  header.pull = number;
+  header.chunk = static_cast<std::uint32_t>(chunk);
+  const Duration left = std::max(Duration(0), pull.deadline - clock_now());
+  header.remaining_ns = static_cast<std::uint64_t>(left.count());
+  send(peer, header, encode_request(request));
+}
+
+UcxEngine::Pull* UcxEngine::asked(const MessageHeader& header) {
+  const auto place = pulls_.find(header.pull);
+  const bool expected = place != pulls_.end() && place->second.epoch == header.from &&
+                        header.chunk < place->second.states.size() &&
+                        place->second.states[header.chunk] == ChunkState::kAsked;
+  if (expected) return &place->second;
+  counters_.late.fetch_add(1);
+  return nullptr;
+}
+
+void UcxEngine::answered(Peer& peer, Pull& pull) {
+  --pull.requests_out;
+  --peer.requests_out;
+  --requests_out_;
+  peer.knows_us = true;
+}
+
+bool UcxEngine::accept_data(const MessageHeader& header, void* data, std::size_t bytes,
+                            bool rendezvous, ucs_status_t& verdict) {
+  Pull* pull = asked(header);
+  if (pull == nullptr) return false;
+  Peer& peer = *peers_.at(header.from);
+  const ChunkPlan& chunk = pull->chunks[header.chunk];
+  answered(peer, *pull);
+  if (static_cast<std::int64_t>(bytes) != chunk.bytes) {
+    end_pull(header.pull, fail(ErrorCode::kCorrupt, "{}: {} bytes of chunk {}, wanted {}",
+                               peer.address.name, bytes, header.chunk, chunk.bytes));
+    return false;
+  }
+  if (rendezvous) {
+    land(header, *pull, data, verdict);
+    return true;
+  }
+  scatter_bytes({static_cast<const std::byte*>(data), bytes}, chunk.targets);
+  chunk_done(header.pull, header.chunk);
+  return true;
+}
+
+void UcxEngine::land(const MessageHeader& header, Pull& pull, void* descriptor,
+                     ucs_status_t& verdict) {
+  const ChunkPlan& chunk = pull.chunks[header.chunk];
+  auto landing = std::make_unique<Landing>();
+  landing->engine = this;
+  landing->number = ++last_number_;
+  landing->epoch = header.from;
+  landing->pull = header.pull;
+  landing->chunk = header.chunk;
+  landing->expires = pull.deadline + options_.drain;
+  landing->keep = pull.request.keep;
+  std::span<std::byte> target;
+  if (chunk.targets.size() == 1) {
+    target = chunk.targets[0];
+  } else {
+    landing->staging.resize(static_cast<std::size_t>(chunk.bytes));
+    target = landing->staging;
+  }
+  pull.states[header.chunk] = ChunkState::kLanding;
+  ucp_request_param_t param{};
+  param.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
+  param.cb.recv_am = &UcxEngine::on_landed;
+  param.user_data = landing.get();
+  const std::uint64_t number = landing->number;
+  landings_.emplace(number, std::move(landing));
+  void* request =
+      ucp_am_recv_data_nbx(worker_.handle(), descriptor, target.data(), target.size(), &param);
+  verdict = UCS_INPROGRESS;
+  if (UCS_PTR_IS_ERR(request)) {
+    landed(number, UCS_PTR_STATUS(request));
+    verdict = UCS_OK;
+  }
+}
+
+void UcxEngine::on_landed(void* request, ucs_status_t status, std::size_t /*bytes*/,
+                          void* landing) {
+  const auto* done = static_cast<const Landing*>(landing);
+  done->engine->landed(done->number, status);
+  ucp_request_free(request);
+}
+
+void UcxEngine::landed(std::uint64_t number, ucs_status_t status) {
+  const auto place = landings_.find(number);
+  if (place == landings_.end()) return;
+  const std::unique_ptr<Landing> landing = std::move(place->second);
+  landings_.erase(place);
+  if (landing->orphaned) counters_.buffers_orphaned.fetch_sub(1);
+  const auto pull = pulls_.find(landing->pull);
+  if (pull == pulls_.end()) return;  // given up before
+  if (status != UCS_OK) {
+    // The endpoint's own callback says more; this one may come first.
+    broken_.emplace_back(landing->epoch, status);
+    return;
+  }
+  if (!landing->staging.empty())
+    scatter_bytes(landing->staging, pull->second.chunks[landing->chunk].targets);
+  chunk_done(landing->pull, landing->chunk);
+}
+
+void UcxEngine::accept_places(Peer& peer, const MessageHeader& header,
+                              std::span<const std::byte> payload) {
+  const MessageHeader done{.type = MessageType::kDone, .pull = header.pull, .chunk = header.chunk};
+  Pull* pull = asked(header);
+  if (pull == nullptr) return send(peer, done, {});
+  answered(peer, *pull);
+  const ChunkPlan& chunk = pull->chunks[header.chunk];
+  result<std::vector<MemoryPlace>> places = decode_places(payload, chunk.bytes);
+  if (!places || !pull->by_places) {
+    send(peer, done, {});
+    return end_pull(header.pull,
+                    fail(ErrorCode::kCorrupt, "{}: chunk {}: {}", peer.address.name, header.chunk,
+                         places ? "places that were not asked for" : places.error().message));
+  }
+  pull->states[header.chunk] = ChunkState::kLanding;
+  copies_.push_back({.epoch = header.from,
+                     .pull = header.pull,
+                     .chunk = header.chunk,
+                     .places = *std::move(places),
+                     .progress = {},
+                     .left = chunk.bytes});
+  pump(peer);
+}
+
+void UcxEngine::accept_error(Peer& peer, const MessageHeader& header,
+                             std::span<const std::byte> payload) {
+  Pull* pull = asked(header);
+  if (pull == nullptr) return;
+  answered(peer, *pull);
+  end_pull(header.pull, fail(decode_failure(payload)));
+}
+
+bool UcxEngine::copy_slice() {
+  if (copies_.empty()) return false;
+  DirectCopy copy = std::move(copies_.front());
+  copies_.pop_front();
+  Peer* peer = known_peer(copy.epoch);
+  if (peer == nullptr || peer->lost) return !copies_.empty();
+  const auto pull = pulls_.find(copy.pull);
+  const MessageHeader done{.type = MessageType::kDone, .pull = copy.pull, .chunk = copy.chunk};
+  if (pull == pulls_.end()) {  // it ended meanwhile
+    send(*peer, done, {});
+    return !copies_.empty();
+  }
+  const ChunkPlan& chunk = pull->second.chunks[copy.chunk];
+  result<std::int64_t> copied =
+      copy_directly(peer->address, copy.places, chunk.targets, kSliceBytes, copy.progress);
+  if (!copied) {
+    send(*peer, done, {});
+    Error error = std::move(copied).error();
+    if (error.code == ErrorCode::kUnsupported) {
+      log::warn("transport of {}: direct copies end, lanes instead: {}", options_.name,
+                error.message);
+      peer->direct = Direct::kNo;
+      restart_by_lanes(copy.pull);
+    } else if (error.code == ErrorCode::kRankDead) {
+      fail_peer(copy.epoch, error, true);
+    } else {
+      end_pull(copy.pull, fail(std::move(error)));
+    }
+    return !copies_.empty();
+  }
+  copy.left -= *copied;
+  counters_.bytes_direct.fetch_add(*copied);
+  if (copy.left > 0) {
+    copies_.push_back(std::move(copy));
+    return true;
+  }
+  send(*peer, done, {});
+  chunk_done(copy.pull, copy.chunk);
+  return !copies_.empty();
+}
+
+void UcxEngine::restart_by_lanes(std::uint64_t number) {
+  const auto place = pulls_.find(number);
+  if (place == pulls_.end()) return;
+  Pull pull = std::move(place->second);
+  pulls_.erase(place);
+  Peer& peer = *peers_.at(pull.epoch);
+  peer.requests_out -= pull.requests_out;
+  requests_out_ -= pull.requests_out;
+  pull.requests_out = 0;
+  deadlines_.erase({pull.deadline, number});
+  const std::uint64_t fresh = ++last_number_;
+  deadlines_.emplace(pull.deadline, fresh);
+  std::replace(peer.pulls.begin(), peer.pulls.end(), number, fresh);
+  plan(pull, peer);
+  pulls_.emplace(fresh, std::move(pull));
+  pump(peer);
+}
+
+void UcxEngine::chunk_done(std::uint64_t number, std::uint32_t chunk) {
+  Pull& pull = pulls_.at(number);
+  pull.states[chunk] = ChunkState::kDone;
+  ++pull.done;
+  counters_.bytes_pulled.fetch_add(pull.chunks[chunk].bytes);
+  Peer& peer = *peers_.at(pull.epoch);
+  if (pull.done == pull.chunks.size()) end_pull(number, {});
+  pump(peer);
+}
+
+void UcxEngine::end_pull(std::uint64_t number, result<void> outcome) {
+  const auto place = pulls_.find(number);
+  if (place == pulls_.end()) return;
+  Pull pull = std::move(place->second);
+  pulls_.erase(place);
+  deadlines_.erase({pull.deadline, number});
+  if (Peer* peer = known_peer(pull.epoch)) {
+    std::erase(peer->pulls, number);
+    peer->requests_out -= pull.requests_out;
+    requests_out_ -= pull.requests_out;
+    if (!peer->pulls.empty()) thirsty_.insert(pull.epoch);
+  }
+  counters_.pulls_open.fetch_sub(1);
+  (outcome ? counters_.pulls : counters_.pulls_failed).fetch_add(1);
+  pull.out.complete(std::move(outcome));
+}
+
+}  // namespace troupe::runtime
