@@ -21,6 +21,8 @@
 
 namespace troupe::runtime {
 
+class MoveService;
+
 class AgentLanes final : public RankLanes, public MemoryBook {
  public:
   struct Options {
@@ -46,12 +48,13 @@ class AgentLanes final : public RankLanes, public MemoryBook {
   result<void> resize(const MemoryKey& key, Bytes bytes) override;
   result<Bytes> room_in(const Phase& phase) const override;
 
-  /// Serves `memory.move`; lives as long as this.
+  /// Serves `memory.move`; refuses once this is gone.
   std::shared_ptr<ChannelService> service() const;
 
  private:
   struct State;
   class HeldTurn;
+  friend class MoveService;
   std::shared_ptr<State> state_;
 };
 

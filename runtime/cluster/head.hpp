@@ -12,6 +12,7 @@
 #include "runtime/cluster/directory.hpp"
 #include "runtime/group/actor_system.hpp"
 #include "runtime/link/link_hub.hpp"
+#include "runtime/link/service_table.hpp"
 
 #include <functional>
 #include <memory>
@@ -38,15 +39,16 @@ class DirectoryListener {
 
 struct HeadOptions {
   std::string host = "127.0.0.1";
-  std::uint16_t port = 0;   ///< 0 picks one
-  std::uint64_t epoch = 0;  ///< instance of this head; 0 takes the wall clock
+  std::uint16_t port = 0;          ///< 0 picks one
+  std::string cluster = "troupe";  ///< name, for messages
+  std::uint64_t epoch = 0;         ///< instance of this head; 0 takes the wall clock
   DirectoryOptions directory;
 };
 
 class HeadServer {
  public:
-  /// Makes the head; it serves nobody before `start`. `hub` and `system` outlive it.
-  HeadServer(ActorSystem& system, LinkHub& hub, HeadOptions options);
+  /// Makes the head; it listens to nobody before `start`. `system` outlives it.
+  HeadServer(ActorSystem& system, HeadOptions options);
   ~HeadServer();
   HeadServer(const HeadServer&) = delete;
   HeadServer& operator=(const HeadServer&) = delete;
@@ -56,7 +58,10 @@ class HeadServer {
   /// Before `start`: who is told of nodes and jobs; must outlive the head.
   void add_listener(DirectoryListener& listener);
 
-  result<ListenAddress> start();
+  /// `hub` outlives the head.
+  result<ListenAddress> start(LinkHub& hub);
+  /// What serves any channel of the head.
+  std::shared_ptr<ChannelService> service() const { return table_; }
   /// Ends `wait_stop`; also what `head.stop` with `all` does.
   void request_stop(const std::string& reason);
   /// Blocks until somebody asks the head to stop, or `poll` says so (looked at every 100 ms).
@@ -68,7 +73,9 @@ class HeadServer {
 
  private:
   struct State;
+  class Service;
   std::shared_ptr<State> state_;
+  std::shared_ptr<ServiceTable> table_;
 };
 
 }  // namespace troupe::runtime

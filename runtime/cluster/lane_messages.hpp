@@ -16,7 +16,8 @@
 
 namespace troupe::runtime {
 
-/// rank → agent, answered when the turn has come. Deadline: that of the request.
+/// rank → agent: `lane.wait`, answered when the turn has come. The request's own deadline is a
+/// little later than the wait's, so that the agent's word on who holds the lane arrives.
 struct LaneWait {
   std::string lane;
   std::uint64_t number = 0;
@@ -24,11 +25,15 @@ struct LaneWait {
   bool declared = false;  ///< the phase has needs; without them the ledger is left alone
   std::vector<std::string> resident;
   std::int64_t scratch_bytes = 0;
+  Duration within{};  ///< of the wait
   static constexpr auto fields() {
-    return std::tuple{
-        field("lane", &LaneWait::lane),         field("number", &LaneWait::number),
-        field("phase", &LaneWait::phase),       field("declared", &LaneWait::declared),
-        field("resident", &LaneWait::resident), field("scratch_bytes", &LaneWait::scratch_bytes)};
+    return std::tuple{field("lane", &LaneWait::lane),
+                      field("within", &LaneWait::within),
+                      field("number", &LaneWait::number),
+                      field("phase", &LaneWait::phase),
+                      field("declared", &LaneWait::declared),
+                      field("resident", &LaneWait::resident),
+                      field("scratch_bytes", &LaneWait::scratch_bytes)};
   }
 };
 

@@ -31,11 +31,13 @@ struct TicketPlace {
   bool operator==(const TicketPlace&) const = default;
 };
 
+inline constexpr std::uint64_t kTicketsAheadMax = std::uint64_t{1} << 16;
+
 class TicketLane {
  public:
   struct Options {
     std::size_t waiting_max = 4096;
-    std::uint64_t ahead_max = std::uint64_t{1} << 16;  ///< of the number whose turn it is
+    std::uint64_t ahead_max = kTicketsAheadMax;  ///< of the number whose turn it is
   };
   TicketLane() : TicketLane(Options{}) {}
   explicit TicketLane(Options options) : options_(options) {}
