@@ -39,7 +39,8 @@ struct RankPlace {
 
 struct AgentPolicy {
   Duration controller_grace = std::chrono::seconds(3);  ///< for a lost controller to come back
-  Duration stop_grace = std::chrono::seconds(5);        ///< between SIGTERM and SIGKILL
+  /// Between the loss of a rank's channel and SIGKILL: time to end by itself and say why.
+  Duration lost_rank_grace = std::chrono::milliseconds(500);
   /// A rank that has not dialled its agent by then is killed; zero: ranks need not dial.
   Duration rank_connects_within = std::chrono::seconds(60);
   Duration stuck_after = std::chrono::minutes(5);  ///< without progress while doing something
@@ -49,6 +50,9 @@ struct AgentPolicy {
   std::size_t ended_kept = 16;    ///< for status tables
   std::size_t exits_kept = 1024;  ///< for a controller that is away
 };
+
+/// Longer texts of RankProgress::doing are cut.
+inline constexpr std::size_t kDoingBytesMax = 256;
 
 class AgentCore {
  public:
@@ -90,13 +94,14 @@ class AgentCore {
 
   AgentCore(std::string node, std::uint64_t instance, AgentPolicy policy);
 
-  result<JobWelcome> hello(const JobHello& hello, Connection controller, TimePoint now,
-                           Effects& effects);
-  result<void> end_job(const std::string& job, Connection from, Duration grace, TimePoint now,
-                       Effects& effects);
+  result<ControllerWelcome> hello(const JobHello& hello, Connection controller, TimePoint now,
+                                  Effects& effects);
+  /// `from` is the connection that asks; empty when the head or this process does.
+  result<void> end_job(const std::string& job, std::optional<Connection> from, Duration grace,
+                       const std::string& reason, Effects& effects);
   result<Serial> start(const RankStart& start, const RankPlace& place, Connection from,
                        TimePoint now, Effects& effects);
-  result<void> stop(const RankStop& stop, Connection from, TimePoint now, Effects& effects);
+  result<void> stop(const RankStop& stop, Connection from, Effects& effects);
   void started(Serial serial, int pid, TimePoint now, Effects& effects);
   void exited(Serial serial, const DeathReport& report, TimePoint now, Effects& effects);
 
@@ -107,9 +112,8 @@ class AgentCore {
   void down(Connection connection, const Error& cause, TimePoint now, Effects& effects);
 
   /// The reservation is over: its ranks are killed.
-  void revoke(const std::string& reservation, const std::string& reason, TimePoint now,
-              Effects& effects);
-  void drain(Duration grace, const std::string& reason, TimePoint now, Effects& effects);
+  void revoke(const std::string& reservation, const std::string& reason, Effects& effects);
+  void drain(Duration grace, const std::string& reason, Effects& effects);
   bool draining() const { return draining_.has_value(); }
   std::size_t ranks_alive() const { return ranks_.size(); }
 

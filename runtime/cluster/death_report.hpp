@@ -24,6 +24,7 @@ struct DeathReport {
   std::string node;  ///< the agent's name; empty when the process was not started by an agent
   int pid = 0;
   ProcessExit exit;
+  bool asked = false;  ///< `exit.stop_reason` is the wish of its controller, not a fault
   std::vector<std::string> last_lines;  ///< oldest first
   std::vector<std::string> details;     ///< e.g. the state of its threads when it was given up
 
@@ -33,8 +34,7 @@ struct DeathReport {
   std::string first_line() const;
   /// First line, numbers, details, last lines.
   std::string to_text() const;
-  /// kRankDead (kResourceExhausted for out of memory, kNotFound and kIo for a failed start, as its
-  /// cause) with the origin filled in; the message is `to_text()`.
+  /// kRankDead with the origin filled in; the message is `to_text()`.
   Error to_error() const;
 };
 

@@ -124,13 +124,14 @@ struct JobHello {
   }
 };
 
-struct JobWelcome {
+struct ControllerWelcome {
   std::string node;
   std::uint64_t instance = 0;    ///< of the agent process; another number: all ranks are gone
   std::vector<RankState> ranks;  ///< of this job
   static constexpr auto fields() {
-    return std::tuple{field("node", &JobWelcome::node), field("instance", &JobWelcome::instance),
-                      field("ranks", &JobWelcome::ranks)};
+    return std::tuple{field("node", &ControllerWelcome::node),
+                      field("instance", &ControllerWelcome::instance),
+                      field("ranks", &ControllerWelcome::ranks)};
   }
 };
 

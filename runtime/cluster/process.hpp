@@ -80,8 +80,7 @@ struct ProcessEvents {
 struct ProcessTableOptions {
   std::size_t processes_max = 1024;
   Duration drain = std::chrono::milliseconds(200);  ///< for open pipes after the child's end
-  std::string cgroup_folder = "/sys/fs/cgroup";     ///< where out-of-memory counters are read
-  std::string proc_folder = "/proc";
+  std::string proc_folder = "/proc";                ///< where out-of-memory counters are looked up
 };
 
 class ProcessTable {
