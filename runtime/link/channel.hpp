@@ -115,4 +115,10 @@ class Channel : public ReplySink {
   virtual std::size_t bytes_queued() const = 0;
 };
 
+/// Whether a channel went down because nothing was heard for `dead_after`, rather than because it
+/// was closed: then the peer has been gone for that long already.
+inline bool peer_was_silent(const Error& down_cause) {
+  return down_cause.root_cause().code == ErrorCode::kDeadline;
+}
+
 }  // namespace troupe::runtime

@@ -123,9 +123,14 @@ result<void> Connection::tick(TimePoint now, bool idle, std::vector<char>& out) 
                 seconds(options_.handshake_within));
   }
   switch (liveness_.tick(now)) {
-    case Liveness::Verdict::kDead:
-      return fail(ErrorCode::kRankDead, "silent for {:.1f} s, at most {:.1f} s",
-                  seconds(liveness_.silence(now)), seconds(options_.dead_after));
+    case Liveness::Verdict::kDead: {
+      Error silence{
+          .code = ErrorCode::kDeadline, .message = "no heartbeat", .origin = {}, .causes = {}};
+      return fail(std::move(silence).wrap(
+          ErrorCode::kRankDead,
+          fmt::format("silent for {:.1f} s, at most {:.1f} s", seconds(liveness_.silence(now)),
+                      seconds(options_.dead_after))));
+    }
     case Liveness::Verdict::kBeat:
       if (!idle) return {};
       send(heartbeat_envelope(), out);

@@ -4,8 +4,8 @@
 //
 // For agent → head and controller → head. It holds no queue of its own: while it is down, `current`
 // is null and callers decide what waiting means to them.
-// **Threads:** methods from any thread; callbacks one at a time, on the I/O thread or the timer's,
-// and must not block nor destroy this object.
+// **Threads:** methods from any thread; callbacks one at a time on a thread of its own. They may
+// block for a while (nothing else waits for them) and may call `stop`, but not destroy this object.
 // **Invariants:** on_up and on_down alternate, starting with on_up. Between two attempts pass
 // `backoff_first`, growing by `backoff_factor` to `backoff_max`; a channel that came up resets it.
 // After `stop` (or destruction) no callback runs.
@@ -17,6 +17,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 
 namespace troupe::runtime {
 
@@ -36,8 +37,8 @@ struct ReconnectOptions {
 
 class ReconnectingChannel {
  public:
-  /// Starts dialling at once; `hub` and `system` outlive it.
-  ReconnectingChannel(ActorSystem& system, LinkHub& hub, ReconnectOptions options);
+  /// Starts dialling at once; `hub` outlives it.
+  ReconnectingChannel(LinkHub& hub, ReconnectOptions options);
   ~ReconnectingChannel();
   ReconnectingChannel(const ReconnectingChannel&) = delete;
   ReconnectingChannel& operator=(const ReconnectingChannel&) = delete;
@@ -51,7 +52,16 @@ class ReconnectingChannel {
 
  private:
   struct State;
-  std::shared_ptr<State> state_;
+  void run();
+  result<Ref<Channel>> dial(std::uint64_t round);
+  std::optional<Error> wait_down(std::uint64_t round);
+  template <class Call>
+  void call_back(const char* what, const Call& call) const;
+
+  LinkHub& hub_;
+  const ReconnectOptions options_;
+  const std::shared_ptr<State> state_;
+  std::thread thread_;
 };
 
 }  // namespace troupe::runtime
