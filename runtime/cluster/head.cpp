@@ -183,8 +183,7 @@ void HeadServer::State::connection_down(Channel& channel, const Error& cause) {
   const Ref<Channel> kept = std::move(channels.at(id));  // dropped outside the lock
   channels.erase(id);
   lock.unlock();
-  const bool silent = cause.code == ErrorCode::kDeadline;
-  (void)apply(ConnectionDown{id, silent, cause.to_string()});
+  (void)apply(ConnectionDown{id, peer_was_silent(cause), cause.to_string()});
 }
 
 result<NodeRegistered> HeadServer::State::register_node(Channel& channel,
