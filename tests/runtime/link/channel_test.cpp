@@ -10,7 +10,7 @@
 namespace troupe::runtime {
 namespace {
 
-using namespace testing;  // NOLINT: the support of these tests
+using namespace link_test;  // NOLINT: the support of these tests
 using ::testing::HasSubstr;
 
 struct Pair {

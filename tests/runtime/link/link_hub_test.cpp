@@ -11,7 +11,7 @@
 namespace troupe::runtime {
 namespace {
 
-using namespace testing;  // NOLINT: the support of these tests
+using namespace link_test;  // NOLINT: the support of these tests
 using ::testing::HasSubstr;
 
 LinkOptions named(PeerRole role, const std::string& name, const std::string& token = "") {

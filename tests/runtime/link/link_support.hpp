@@ -10,7 +10,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -19,7 +21,7 @@
 #include <thread>
 #include <vector>
 
-namespace troupe::runtime::testing {
+namespace troupe::runtime::link_test {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -109,9 +111,25 @@ class EchoService : public ChannelService {
   Error cause_;
 };
 
+/// A folder of the test's own.
+struct Folder {
+  Folder() {
+    std::string name = (std::filesystem::temp_directory_path() / "link_test_XXXXXX").string();
+    if (::mkdtemp(name.data()) != nullptr) path = name;
+    EXPECT_FALSE(path.empty());
+  }
+  ~Folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path, ignored);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  std::string path;
+};
+
 inline Error an_error(std::string message) {
   return Error{
       .code = ErrorCode::kAborted, .message = std::move(message), .origin = {}, .causes = {}};
 }
 
-}  // namespace troupe::runtime::testing
+}  // namespace troupe::runtime::link_test
