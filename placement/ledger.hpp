@@ -23,18 +23,18 @@ namespace troupe::placement {
 
 /// One committed bundle.
 struct CommittedSlot {
-  Epoch epoch;
-  Slot slot;
+  Epoch epoch{};
+  Slot slot{};
   bool operator==(const CommittedSlot&) const = default;
 };
 
 struct LedgerGroup {
-  GroupId id;
-  Owner owner;
+  GroupId id{};
+  Owner owner{};
   std::uint64_t number = 0;         ///< of the request that created it
   std::uint64_t resize_number = 0;  ///< of the last resize that was done
-  GroupRequest request;
-  GroupTerms terms;
+  GroupRequest request{};
+  GroupTerms terms{};
   std::uint32_t next_slot = 0;
   bool was_active = false;  ///< its owner was told of a placement
   std::map<std::int32_t, CommittedSlot> slots{};
@@ -49,26 +49,26 @@ struct LedgerCounters {
 };
 
 struct GroupPut {
-  LedgerGroup group;
+  LedgerGroup group{};
   bool operator==(const GroupPut&) const = default;
 };
 struct GroupPlaced {
-  GroupId id;
+  GroupId id{};
   std::uint32_t next_slot = 0;
   bool was_active = false;
   std::map<std::int32_t, CommittedSlot> slots{};
   bool operator==(const GroupPlaced&) const = default;
 };
 struct GroupErased {
-  GroupId id;
+  GroupId id{};
   bool operator==(const GroupErased&) const = default;
 };
 
 using LedgerRecord = std::variant<LedgerCounters, GroupPut, GroupPlaced, GroupErased>;
 
 struct LedgerState {
-  LedgerCounters counters;
-  std::map<GroupId, LedgerGroup> groups;
+  LedgerCounters counters{};
+  std::map<GroupId, LedgerGroup> groups{};
   bool operator==(const LedgerState&) const = default;
 
   /// kCorrupt names the record and the group that is missing.

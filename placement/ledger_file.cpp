@@ -54,8 +54,7 @@ result<LedgerFile::Opened> LedgerFile::open(const std::filesystem::path& path) {
   lock_path += ".lock";
   TROUPE_TRY(const int lock, take_lock(lock_path));
   LedgerFile file(path, lock);
-  if (!std::filesystem::exists(path))
-    TROUPE_TRY_VOID(write_file(path, encode_ledger_header(0)));
+  if (!std::filesystem::exists(path)) TROUPE_TRY_VOID(write_file(path, encode_ledger_header(0)));
   TROUPE_TRY(const runtime::AlignedBytes bytes, runtime::read_file(path, kLedgerFileBytesMax));
   TROUPE_TRY(LedgerContent content, read_ledger(bytes.bytes(), path.string()));
   file.next_frame_ = content.next_frame;
@@ -68,8 +67,7 @@ result<LedgerFile::Opened> LedgerFile::open(const std::filesystem::path& path) {
   }
   std::vector<std::vector<std::byte>> payloads;
   payloads.reserve(content.payloads.size());
-  for (const auto payload : content.payloads)
-    payloads.emplace_back(payload.begin(), payload.end());
+  for (const auto payload : content.payloads) payloads.emplace_back(payload.begin(), payload.end());
   return Opened{std::move(file), std::move(payloads), std::move(content.warning)};
 }
 
@@ -84,8 +82,7 @@ result<void> LedgerFile::append(std::span<const std::byte> payload) {
   TROUPE_TRY(const std::vector<std::byte> frame, encode_ledger_frame(next_frame_, payload));
   std::span<const std::byte> rest(frame);
   while (!rest.empty()) {
-    const ssize_t put =
-        ::pwrite(descriptor_, rest.data(), rest.size(), static_cast<off_t>(bytes_));
+    const ssize_t put = ::pwrite(descriptor_, rest.data(), rest.size(), static_cast<off_t>(bytes_));
     if (put < 0 && errno == EINTR) continue;
     if (put < 0) return refused(path_, "write", errno);
     bytes_ += static_cast<std::size_t>(put);

@@ -47,10 +47,10 @@ std::optional<Frame> frame_at(std::span<const std::byte> bytes, std::size_t offs
   if (whole > bytes.size() - offset) return std::nullopt;
   const auto checked = bytes.subspan(offset + 8, whole - 8);
   if (runtime::crc32c(checked) != read_at<std::uint32_t>(bytes, offset + 4)) return std::nullopt;
-  return Frame{.number = read_at<std::uint64_t>(bytes, offset + 8),
-               .payload = bytes.subspan(offset + kFrameHeaderBytes,
-                                        static_cast<std::size_t>(payload_bytes)),
-               .end = offset + whole};
+  return Frame{
+      .number = read_at<std::uint64_t>(bytes, offset + 8),
+      .payload = bytes.subspan(offset + kFrameHeaderBytes, static_cast<std::size_t>(payload_bytes)),
+      .end = offset + whole};
 }
 
 /// Where the next whole frame behind `offset` starts.
@@ -117,9 +117,9 @@ result<LedgerContent> read_ledger(std::span<const std::byte> bytes, std::string_
         return fail(ErrorCode::kCorrupt,
                     "{}: frame {} at byte {} is damaged, and a whole frame follows at byte {}",
                     place, content.next_frame, content.bytes, *behind);
-      content.warning = fmt::format("{}: frame {} at byte {} is torn; {} bytes are cut off", place,
-                                    content.next_frame, content.bytes,
-                                    bytes.size() - content.bytes);
+      content.warning =
+          fmt::format("{}: frame {} at byte {} is torn; {} bytes are cut off", place,
+                      content.next_frame, content.bytes, bytes.size() - content.bytes);
       break;
     }
     if (frame->number != content.next_frame)

@@ -166,8 +166,7 @@ result<void> NodeReservations::cancel(const NodeOp& op, ReservationChanges& chan
 result<void> NodeReservations::renumber(const NodeOp& op) {
   for (const SlotBundle& named : op.bundles) {
     const auto found = held_.find({op.group, named.slot});
-    if (found == held_.end())
-      return fail(ErrorCode::kNotFound, "slot {} is not held", named.slot);
+    if (found == held_.end()) return fail(ErrorCode::kNotFound, "slot {} is not held", named.slot);
   }
   for (const SlotBundle& named : op.bundles)
     held_.find({op.group, named.slot})->second.placement.bundle = named.bundle;

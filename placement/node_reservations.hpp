@@ -29,12 +29,12 @@ namespace troupe::placement {
 
 /// One bundle that the node holds.
 struct HeldBundle {
-  GroupId group;
-  std::string name;  ///< of the group
-  Epoch epoch;
+  GroupId group{};
+  std::string name{};  ///< of the group
+  Epoch epoch{};
   bool committed = false;
   TimePoint lease_until{};  ///< while only prepared
-  BundlePlacement placement;
+  BundlePlacement placement{};
 };
 
 /// What a pass changed, for whoever runs processes on the devices.
@@ -99,12 +99,12 @@ class NodeReservations {
   void take(const BundlePlacement& placement);
   void give_back(const BundlePlacement& placement);
 
-  NodeSpec spec_;
+  NodeSpec spec_{};
   std::uint64_t incarnation_ = 0;
   std::uint64_t hello_ = 0;
   std::uint64_t term_max_ = 0;
   std::optional<Session> session_;
-  std::map<SlotKey, HeldBundle> held_;
+  std::map<SlotKey, HeldBundle> held_{};
   Used used_;
 };
 

@@ -59,7 +59,7 @@ result<RepairPolicy> parse_repair_policy(std::string_view text);
 /// A controller. Its groups live as long as it keeps a session, unless they are detached. The
 /// instance tells a restarted controller from the one before it.
 struct Owner {
-  std::string name;
+  std::string name{};
   std::uint64_t instance = 0;
   auto operator<=>(const Owner&) const = default;
 };
@@ -78,14 +78,15 @@ struct GroupTerms {
 /// Opens the session of an owner on a channel, and says which groups it believes in: those that are
 /// gone are told as removed, the others as they are.
 struct OpenSession {
-  Owner owner;
+  Owner owner{};
   std::vector<GroupId> known{};
   bool operator==(const OpenSession&) const = default;
 };
 
 struct CreateGroup {
-  std::uint64_t number = 0;  ///< of this request among its owner's: a repeated one is answered alike
-  GroupRequest request;
+  std::uint64_t number =
+      0;  ///< of this request among its owner's: a repeated one is answered alike
+  GroupRequest request{};
   GroupTerms terms{};
   bool operator==(const CreateGroup&) const = default;
 };
@@ -102,7 +103,7 @@ std::string to_string(const GroupKey& key);
 /// Drops the bundles `remove` (the others close ranks, in order), then appends `add`.
 struct ResizeGroup {
   std::uint64_t number = 0;
-  GroupKey group;
+  GroupKey group{};
   std::vector<std::int32_t> remove{};
   std::vector<Bundle> add{};
   bool operator==(const ResizeGroup&) const = default;
@@ -119,12 +120,12 @@ inline constexpr std::uint32_t kListLimitMax = 1'000;
 
 /// A group as others see it.
 struct GroupView {
-  GroupId id;
-  std::string name;
-  Owner owner;
+  GroupId id{};
+  std::string name{};
+  Owner owner{};
   GroupStatus status = GroupStatus::kPending;
-  GroupTerms terms;
-  Epoch epoch;  ///< of the newest placement; 0 before the first
+  GroupTerms terms{};
+  Epoch epoch{};  ///< of the newest placement; 0 before the first
   std::uint32_t bundles = 0;
   std::vector<BundlePlacement> placements{};  ///< by bundle; those that are placed now
   Duration age{0};
@@ -133,7 +134,7 @@ struct GroupView {
 };
 
 struct GroupPage {
-  std::vector<GroupView> groups;
+  std::vector<GroupView> groups{};
   bool more = false;
   bool operator==(const GroupPage&) const = default;
 };
@@ -155,9 +156,9 @@ std::string_view change_kind_name(ChangeKind kind);
 /// Told to the owner, in order, once durable. Told again, as the present state, to a new session.
 struct GroupChange {
   ChangeKind kind = ChangeKind::kActive;
-  GroupId group;
+  GroupId group{};
   GroupStatus status = GroupStatus::kActive;
-  Epoch epoch;
+  Epoch epoch{};
   std::vector<std::int32_t> bundles{};        ///< that the change is about
   std::vector<BundlePlacement> placements{};  ///< all of the group's, for active, moved, resized
   std::optional<Error> cause{};
@@ -168,7 +169,7 @@ struct GroupChange {
 
 /// The first thing an agent says on a channel; with changed `spec` also later on.
 struct NodeHello {
-  NodeSpec spec;
+  NodeSpec spec{};
   std::uint64_t incarnation = 0;  ///< of the agent process; reservations do not survive it
   std::uint64_t hello = 0;        ///< rises with every hello of the incarnation
   bool operator==(const NodeHello&) const = default;
@@ -177,10 +178,10 @@ struct NodeHello {
 // ---- head → node ---------------------------------------------------------------------------
 
 enum class NodeOpKind : std::uint8_t {
-  kPrepare,  ///< hold these bundles for the attempt, all or none, for the length of a lease
-  kCommit,   ///< what the attempt prepared stays until it is cancelled
-  kReserve,  ///< both at once: the attempt has no other node
-  kCancel,   ///< give up these slots, of attempts up to the epoch
+  kPrepare,   ///< hold these bundles for the attempt, all or none, for the length of a lease
+  kCommit,    ///< what the attempt prepared stays until it is cancelled
+  kReserve,   ///< both at once: the attempt has no other node
+  kCancel,    ///< give up these slots, of attempts up to the epoch
   kRenumber,  ///< slots belong to other bundles from now on, after a group shrank
 };
 /// `prepare`, `commit`, `reserve`, `cancel`, `renumber`.
@@ -190,7 +191,7 @@ std::string_view node_op_name(NodeOpKind kind);
 /// twice; the number of the bundle that a slot is for may change when the group shrinks.
 struct Slot {
   std::uint32_t slot = 0;
-  BundlePlacement placement;
+  BundlePlacement placement{};
   bool operator==(const Slot&) const = default;
 };
 
@@ -202,11 +203,11 @@ struct SlotBundle {
 
 struct NodeOp {
   NodeOpKind kind = NodeOpKind::kPrepare;
-  GroupId group;
-  Epoch epoch;
-  std::string name{};                ///< of the group; prepare and reserve
-  std::vector<Slot> slots{};         ///< prepare and reserve
-  std::vector<SlotBundle> bundles{}; ///< renumber; cancel looks at the slots only
+  GroupId group{};
+  Epoch epoch{};
+  std::string name{};                 ///< of the group; prepare and reserve
+  std::vector<Slot> slots{};          ///< prepare and reserve
+  std::vector<SlotBundle> bundles{};  ///< renumber; cancel looks at the slots only
   bool operator==(const NodeOp&) const = default;
 };
 
@@ -225,10 +226,10 @@ struct NodePass {
 
 /// One bundle that a node holds, as the head needs to know it.
 struct HeldSlot {
-  GroupId group;
+  GroupId group{};
   std::uint32_t slot = 0;
   std::int32_t bundle = 0;
-  Epoch epoch;
+  Epoch epoch{};
   bool committed = false;
   auto operator<=>(const HeldSlot&) const = default;
 };

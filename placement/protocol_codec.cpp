@@ -137,8 +137,7 @@ MessageBytes encode_session(const OpenSession& session) {
 
 result<OpenSession> decode_session(MessageView bytes) {
   return decode_message<OpenSession, schemas::PlacementSession>(
-      "placement session", bytes,
-      [](schemas::PlacementSession::Reader in) -> result<OpenSession> {
+      "placement session", bytes, [](schemas::PlacementSession::Reader in) -> result<OpenSession> {
         OpenSession session;
         TROUPE_TRY(session.owner, read_owner(in.getOwner()));
         for (const std::uint64_t id : in.getKnown()) session.known.push_back(GroupId{id});
@@ -324,8 +323,7 @@ MessageBytes encode_hello(const NodeHello& hello) {
 result<NodeHello> decode_hello(MessageView bytes) {
   return decode_message<NodeHello, schemas::PlacementHello>(
       "placement hello", bytes, [](schemas::PlacementHello::Reader in) -> result<NodeHello> {
-        NodeHello hello{
-            .spec = {}, .incarnation = in.getIncarnation(), .hello = in.getHello()};
+        NodeHello hello{.spec = {}, .incarnation = in.getIncarnation(), .hello = in.getHello()};
         TROUPE_TRY(hello.spec, read_spec(in.getSpec()));
         return hello;
       });

@@ -146,8 +146,7 @@ result<EpochSlot> read_slot(schemas::PlacementSlot::Reader in,
   return entry;
 }
 
-result<std::vector<Affinity>> read_affinities(
-    capnp::List<schemas::PlacementAffinity>::Reader in) {
+result<std::vector<Affinity>> read_affinities(capnp::List<schemas::PlacementAffinity>::Reader in) {
   TROUPE_TRY_VOID(check_count(in.size(), kAffinitiesMax, "affinities"));
   std::vector<Affinity> affinities;
   for (const auto entry : in) {
@@ -163,8 +162,7 @@ result<std::vector<Affinity>> read_affinities(
 }  // namespace
 
 result<void> check_count(std::size_t count, std::size_t most, std::string_view what) {
-  if (count > most)
-    return fail(ErrorCode::kCorrupt, "{} {}, wanted at most {}", count, what, most);
+  if (count > most) return fail(ErrorCode::kCorrupt, "{} {}, wanted at most {}", count, what, most);
   return {};
 }
 
@@ -196,9 +194,8 @@ result<Error> read_error(schemas::ErrorReply::Reader in, std::size_t depth) {
   if (in.getRank() >= 0) error.origin.rank = RankId{in.getRank()};
   if (in.getNode() >= 0) error.origin.node = NodeId{in.getNode()};
   const auto causes = in.getCauses();
-  TROUPE_TRY_VOID(check_count(causes.size(),
-                              depth < runtime::kCauseDepthMax ? runtime::kCausesMax : 0,
-                              "error causes"));
+  TROUPE_TRY_VOID(check_count(
+      causes.size(), depth < runtime::kCauseDepthMax ? runtime::kCausesMax : 0, "error causes"));
   for (const auto cause : causes) {
     TROUPE_TRY(Error decoded, read_error(cause, depth + 1));
     error.causes.push_back(std::move(decoded));
@@ -229,9 +226,9 @@ result<GroupTerms> read_terms(schemas::PlacementTerms::Reader in) {
   return GroupTerms{.repair = repair, .detached = in.getDetached(), .feasible_within = within};
 }
 
-void write_bundles(const std::vector<Bundle>& bundles,
-                   const std::function<capnp::List<schemas::PlacementBundles>::Builder(unsigned)>&
-                       init) {
+void write_bundles(
+    const std::vector<Bundle>& bundles,
+    const std::function<capnp::List<schemas::PlacementBundles>::Builder(unsigned)>& init) {
   std::vector<std::pair<const Bundle*, std::uint32_t>> runs;
   for (const Bundle& bundle : bundles) {
     if (!runs.empty() && *runs.back().first == bundle) {

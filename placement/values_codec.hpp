@@ -49,9 +49,9 @@ result<Owner> read_owner(schemas::PlacementOwner::Reader in);
 void write_terms(const GroupTerms& terms, schemas::PlacementTerms::Builder out);
 result<GroupTerms> read_terms(schemas::PlacementTerms::Reader in);
 
-void write_bundles(const std::vector<Bundle>& bundles,
-                   const std::function<capnp::List<schemas::PlacementBundles>::Builder(unsigned)>&
-                       init);
+void write_bundles(
+    const std::vector<Bundle>& bundles,
+    const std::function<capnp::List<schemas::PlacementBundles>::Builder(unsigned)>& init);
 result<std::vector<Bundle>> read_bundles(capnp::List<schemas::PlacementBundles>::Reader in);
 
 void write_request(const GroupRequest& request, schemas::PlacementRequest::Builder out);
@@ -59,8 +59,8 @@ result<GroupRequest> read_request(schemas::PlacementRequest::Reader in);
 
 /// A slot with the attempt that placed it; messages leave the epoch 0.
 struct EpochSlot {
-  Epoch epoch;
-  Slot slot;
+  Epoch epoch{};
+  Slot slot{};
 };
 void write_slots(const std::vector<EpochSlot>& slots, schemas::PlacementSlots::Builder out);
 result<std::vector<EpochSlot>> read_slots(schemas::PlacementSlots::Reader in);
