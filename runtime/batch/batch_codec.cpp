@@ -2,12 +2,12 @@
 
 #include "runtime/batch/checksum.hpp"
 #include "runtime/batch/codec_support.hpp"
+#include "runtime/batch/column_check.hpp"
 #include "runtime/batch/column_storage.hpp"
 #include "runtime/batch/frame.hpp"
 
 #include <capnp/message.h>
 #include <capnp/serialize.h>
-#include <nlohmann/json.hpp>
 #include <schemas/batch.capnp.h>
 
 #include <algorithm>
@@ -216,24 +216,6 @@ result<OffsetTable> read_lengths(std::span<const std::byte> section, std::int64_
     (*offsets)[i + 1] = total;
   }
   return OffsetTable(std::move(offsets));
-}
-
-/// Rows that only some bytes can form: JSON texts, and flags of 0 or 1.
-result<void> check_values(const Column& column, std::span<const std::byte> values,
-                          std::string_view place) {
-  if (column.dtype() == DType::kBool) {
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      if (values[i] > std::byte{1})
-        return fail(ErrorCode::kCorrupt, "{}: flag {} is {}, wanted 0 or 1", place, i,
-                    static_cast<unsigned>(values[i]));
-    }
-  }
-  for (std::int64_t i = 0; column.kind() == ColumnKind::kJson && i < column.rows(); ++i) {
-    if (!nlohmann::json::accept(column.text(i)))
-      return fail(ErrorCode::kCorrupt, "{}: row {}: not a json text: {}", place, i,
-                  column.describe_row(i));
-  }
-  return {};
 }
 
 result<Column> read_column(schemas::ColumnHeader::Reader header, std::int64_t rows,

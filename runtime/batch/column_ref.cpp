@@ -121,16 +121,20 @@ result<Column> ColumnStore::Core::read(ColumnId id, std::int64_t first, std::int
     return refuse(ErrorCode::kInvalidArgument,
                   fmt::format("column store of {} rank {}: column {}: {} rows from {}, it has {}",
                               owner.group, owner.rank.value, id.value, count, first, whole.rows()));
-  Column rows = whole.slice(first, count);
-  bytes_pulled_ += rows.bytes();
-  return rows;
+  return whole.slice(first, count);
 }
 
 std::vector<result<Column>> ColumnStore::Core::pull(std::span<const RowsWanted> wanted,
                                                     std::optional<Deadline> /*deadline*/) {
   std::vector<result<Column>> pulled;
   pulled.reserve(wanted.size());
-  for (const RowsWanted& one : wanted) pulled.push_back(read(one.lease->id(), one.first, one.rows));
+  std::int64_t bytes = 0;
+  for (const RowsWanted& one : wanted) {
+    pulled.push_back(read(one.lease->id(), one.first, one.rows));
+    if (pulled.back()) bytes += pulled.back()->bytes();
+  }
+  const std::lock_guard lock(mutex_);
+  bytes_pulled_ += bytes;
   return pulled;
 }
 

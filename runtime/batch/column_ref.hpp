@@ -91,7 +91,7 @@ class ColumnStore {
   const ColumnOwner& owner() const;
   std::int64_t columns_held() const;
   std::int64_t bytes_held() const;
-  /// Payload bytes that readers have pulled from here.
+  /// Payload bytes that readers in this process have pulled from here.
   std::int64_t bytes_pulled() const;
 
  private:

@@ -1,6 +1,6 @@
 #pragma once
 
-// What a `Column` is made of; for the sources of runtime/batch only.
+// What a `Column` is made of; for the sources of runtime/batch and runtime/exchange only.
 //
 // A `Storage` is one immutable block of rows, local or at another owner. A `Rope` strings ranges
 // of rows of several storages together. Storages are shared by every view over them, and a

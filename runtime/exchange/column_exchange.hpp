@@ -131,8 +131,9 @@ class ColumnExchange {
   void flush_releases();
   ExchangeStatistics statistics() const;
 
- private:
   class Core;
+
+ private:
   explicit ColumnExchange(std::shared_ptr<Core> core);
   std::shared_ptr<Core> core_;
 };
