@@ -1,0 +1,311 @@
+// Gloo's unbound buffers carry everything: `send` posts memory, the peer posts where it goes, and
+// a wait returns when the bytes have moved. A wait that times out in Gloo closes all connections,
+// so no wait here has a limit of Gloo's; it is ended from outside with `abortWait…` instead.
+
+#include "runtime/comm/links_gloo.hpp"
+
+#include "runtime/base/log.hpp"
+#include "runtime/comm/group_frame.hpp"
+#include "runtime/comm/transfer_gloo.hpp"
+
+#include <gloo/common/error.h>
+#include <gloo/rendezvous/context.h>
+#include <gloo/rendezvous/store.h>
+#include <gloo/transport/tcp/device.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+namespace troupe::runtime {
+namespace {
+
+constexpr std::uint64_t kFrameSlot = 1;
+constexpr std::uint64_t kWatchSlot = 2;
+/// Between seeing a connection closed and saying so: frames that came before it are in first.
+constexpr Duration kClosedGrace = std::chrono::milliseconds(10);
+
+using GlooBuffer = gloo::transport::UnboundBuffer;
+
+std::size_t index(int peer) { return static_cast<std::size_t>(peer); }
+
+/// Gloo's rendezvous over ours.
+class StoreForGloo final : public gloo::rendezvous::Store {
+ public:
+  StoreForGloo(RendezvousStore& store, std::string prefix)
+      : store_(store), prefix_(std::move(prefix)) {}
+  void set(const std::string& key, const std::vector<char>& data) override {
+    if (auto done = store_.set(prefix_ + key, std::string(data.begin(), data.end())); !done)
+      throw gloo::IoException(done.error().message);
+  }
+  std::vector<char> get(const std::string& key) override {
+    return get_within(key, kDefaultTimeout);
+  }
+  void wait(const std::vector<std::string>& keys) override { wait(keys, kDefaultTimeout); }
+  void wait(const std::vector<std::string>& keys,
+            const std::chrono::milliseconds& timeout) override {
+    for (const std::string& key : keys) get_within(key, timeout);
+  }
+
+ private:
+  std::vector<char> get_within(const std::string& key, std::chrono::milliseconds timeout) {
+    auto value = store_.get(prefix_ + key, Deadline::in(timeout));
+    if (!value) throw gloo::IoException(value.error().message);
+    return {value->begin(), value->end()};
+  }
+
+  RendezvousStore& store_;
+  const std::string prefix_;
+};
+
+class Links final : public GlooLinks {
+ public:
+  Links(Options options, std::shared_ptr<gloo::transport::Device> device,
+        std::shared_ptr<gloo::Context> context)
+      : options_(std::move(options)),
+        device_(std::move(device)),
+        context_(std::move(context)),
+        outgoing_(index(options_.size)),
+        received_(index(options_.size)),
+        nothing_(index(options_.size)) {}
+  ~Links() override {
+    stop();
+    outgoing_.clear();  // before the context that its buffers belong to
+  }
+
+  void start(Listener& listener) override;
+  void stop() override;
+  bool send(int peer, std::vector<std::byte> frame) override;
+  std::uint64_t received(int peer) const override { return received_[index(peer)].load(); }
+  void acknowledge(int peer, std::uint64_t frames) override;
+  void flush(Deadline deadline) override;
+  std::shared_ptr<Transfer> start_transfer(std::vector<TransferPart> parts,
+                                           TransferEnd& lost) override;
+  void break_off() override;
+
+ private:
+  struct Frame {
+    std::vector<std::byte> bytes;
+    std::unique_ptr<GlooBuffer> buffer;
+  };
+  struct Outgoing {
+    std::mutex mutex;  // guards all
+    std::deque<Frame> frames;
+    std::uint64_t let_go = 0;
+  };
+
+  void get_frames(Listener& listener);
+  void watch(Listener& listener);
+  bool wait_on(std::unique_ptr<GlooBuffer>& place, int* peer);
+  bool pause(Duration span);
+  bool stopping() const;
+  std::vector<int> open_peers();
+
+  const Options options_;
+  const std::shared_ptr<gloo::transport::Device> device_;
+  const std::shared_ptr<gloo::Context> context_;
+  std::vector<Outgoing> outgoing_;
+  std::vector<std::atomic<std::uint64_t>> received_;
+  // What Gloo may write to as long as the buffers below exist.
+  std::vector<std::byte> frame_ = std::vector<std::byte>(kGroupFrameBytes);
+  std::vector<std::byte> nothing_;
+  TransferTimer timer_;
+  std::thread getter_;
+  std::thread watcher_;
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::condition_variable stopped_;
+  bool stopping_ = false;
+  std::unique_ptr<GlooBuffer> getting_;
+  std::unique_ptr<GlooBuffer> watching_;
+};
+
+void Links::start(Listener& listener) {
+  getter_ = std::thread([this, &listener] { get_frames(listener); });
+  watcher_ = std::thread([this, &listener] { watch(listener); });
+}
+
+void Links::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    if (getting_) getting_->abortWaitRecv();
+    if (watching_) watching_->abortWaitRecv();
+  }
+  stopped_.notify_all();
+  if (getter_.joinable()) getter_.join();
+  if (watcher_.joinable()) watcher_.join();
+  getting_.reset();
+  watching_.reset();
+}
+
+bool Links::stopping() const {
+  const std::lock_guard lock(mutex_);
+  return stopping_;
+}
+
+bool Links::pause(Duration span) {
+  std::unique_lock lock(mutex_);
+  return !stopped_.wait_for(lock, span, [this] { return stopping_; });
+}
+
+/// Waits on the buffer in `place`; false when the links stop. Throws what Gloo throws.
+bool Links::wait_on(std::unique_ptr<GlooBuffer>& place, int* peer) {
+  GlooBuffer* buffer = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopping_) return false;
+    buffer = place.get();
+  }
+  return buffer->waitRecv(peer, kForGloo);
+}
+
+/// Peers whose connection takes a receive; the receive is never answered.
+std::vector<int> Links::open_peers() {
+  std::vector<int> open;
+  for (int peer = 0; peer < options_.size; ++peer) {
+    if (peer == options_.rank) continue;
+    try {
+      std::byte nothing{};
+      const auto probe = context_->createUnboundBuffer(&nothing, 1);
+      probe->recv(peer, kWatchSlot, 0, 1);
+      open.push_back(peer);
+    } catch (const std::exception&) {
+    }
+  }
+  return open;
+}
+
+void Links::get_frames(Listener& listener) {
+  std::vector<int> peers;
+  for (int peer = 0; peer < options_.size; ++peer) {
+    if (peer != options_.rank) peers.push_back(peer);
+  }
+  while (!peers.empty() && !stopping()) {
+    int peer = -1;
+    try {
+      {
+        const std::lock_guard lock(mutex_);
+        if (!getting_) getting_ = context_->createUnboundBuffer(frame_.data(), frame_.size());
+      }
+      getting_->recv(peers, kFrameSlot, 0, frame_.size());
+      if (!wait_on(getting_, &peer)) return;
+    } catch (const std::exception&) {
+      peers = open_peers();
+      const std::lock_guard lock(mutex_);
+      getting_.reset();
+      continue;
+    }
+    received_[index(peer)].fetch_add(1);
+    listener.on_frame(peer, frame_);
+  }
+}
+
+void Links::watch(Listener& listener) {
+  std::vector<char> closed(index(options_.size), 0);
+  closed[index(options_.rank)] = 1;
+  for (;;) {
+    std::vector<std::pair<int, std::string>> fresh;
+    {
+      const std::lock_guard lock(mutex_);
+      if (stopping_) return;
+      watching_ = context_->createUnboundBuffer(nothing_.data(), nothing_.size());
+    }
+    int left = 0;
+    for (int peer = 0; peer < options_.size; ++peer) {
+      if (closed[index(peer)] != 0) continue;
+      try {
+        watching_->recv(peer, kWatchSlot, index(peer), 1);
+        ++left;
+      } catch (const std::exception& error) {
+        closed[index(peer)] = 1;
+        fresh.emplace_back(peer, error.what());
+      }
+    }
+    if (!fresh.empty()) {
+      if (!pause(kClosedGrace)) return;
+      for (const auto& [peer, why] : fresh) listener.on_closed(peer, why);
+      continue;
+    }
+    if (left == 0) return;
+    try {
+      if (!wait_on(watching_, nullptr)) return;
+    } catch (const std::exception&) {
+      // the next round finds whose connection it was
+    }
+  }
+}
+
+bool Links::send(int peer, std::vector<std::byte> frame) {
+  Outgoing& out = outgoing_[index(peer)];
+  const std::lock_guard lock(out.mutex);
+  try {
+    Frame kept{std::move(frame), nullptr};
+    kept.buffer = context_->createUnboundBuffer(kept.bytes.data(), kept.bytes.size());
+    kept.buffer->send(peer, kFrameSlot, 0, kept.bytes.size());
+    out.frames.push_back(std::move(kept));
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+void Links::acknowledge(int peer, std::uint64_t frames) {
+  Outgoing& out = outgoing_[index(peer)];
+  const std::lock_guard lock(out.mutex);
+  while (out.let_go < frames && !out.frames.empty()) {
+    out.frames.pop_front();
+    ++out.let_go;
+  }
+}
+
+void Links::flush(Deadline deadline) {
+  for (Outgoing& out : outgoing_) {
+    const std::lock_guard lock(out.mutex);
+    try {
+      for (; !out.frames.empty(); out.frames.pop_front(), ++out.let_go) {
+        const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+            deadline.at - std::chrono::steady_clock::now());
+        // A limit of Gloo's own closes everything, which is what comes next anyway.
+        out.frames.front().buffer->waitSend(std::max(left, std::chrono::milliseconds(1)));
+      }
+    } catch (const std::exception&) {
+      // that peer is gone, or does not read
+    }
+  }
+}
+
+std::shared_ptr<Transfer> Links::start_transfer(std::vector<TransferPart> parts,
+                                                TransferEnd& lost) {
+  return start_gloo_transfer(context_, timer_, std::move(parts), lost);
+}
+
+void Links::break_off() { context_->closeConnections(); }
+
+}  // namespace
+
+result<std::unique_ptr<GlooLinks>> GlooLinks::connect(const Options& options,
+                                                      RendezvousStore& store) {
+  try {
+    const gloo::transport::tcp::attr attributes(options.host.c_str());
+    std::shared_ptr<gloo::transport::Device> device =
+        gloo::transport::tcp::CreateDevice(attributes);
+    auto context = std::make_shared<gloo::rendezvous::Context>(options.rank, options.size);
+    // Gloo takes up to five times as long for one connection.
+    context->setTimeout(
+        std::chrono::duration_cast<std::chrono::milliseconds>(options.connect_wait));
+    StoreForGloo keys(store, options.prefix);
+    context->connectFullMesh(keys, device);
+    return std::unique_ptr<GlooLinks>(
+        std::make_unique<Links>(options, std::move(device), std::move(context)));
+  } catch (const std::exception& error) {
+    return fail(ErrorCode::kDeadline, "{}: rank {} on {} cannot connect to its peers: {}",
+                options.name, options.rank, options.host, error.what());
+  }
+}
+
+}  // namespace troupe::runtime

@@ -1,11 +1,12 @@
-// Proves that in-process collectives give what a serial loop over ranks gives, bit for bit and
-// whoever comes first, and that every misuse ends in an error on all ranks.
-// Oracle: the obvious serial reduction in rank order; random operations with the seed printed.
+// Proves that collectives, in a process and over Gloo, give what a serial loop over ranks gives,
+// bit for bit and whoever comes first, and that every misuse ends in an error on all ranks. Oracle:
+// the obvious serial reduction in rank order; random operations with the seed printed.
 
 #include "runtime/comm/collective.hpp"
 
 #include "runtime/base/check.hpp"
 #include "runtime/base/rng.hpp"
+#include "tests/runtime/comm/group_maker.hpp"
 
 #include <gtest/gtest.h>
 
@@ -18,8 +19,6 @@
 namespace troupe::runtime {
 namespace {
 
-using Handles = std::vector<std::unique_ptr<Collective>>;
-
 Deadline soon() { return Deadline::in(std::chrono::seconds(20)); }
 Deadline in_ms(int count) { return Deadline::in(std::chrono::milliseconds(count)); }
 
@@ -29,6 +28,10 @@ void on_all(Handles& handles, const std::function<void(Collective&)>& body) {
   for (auto& handle : handles) threads.emplace_back([&body, &handle] { body(*handle); });
   for (auto& thread : threads) thread.join();
 }
+
+class CollectiveTest : public GroupTest {};
+INSTANTIATE_TEST_SUITE_P(Groups, CollectiveTest,
+                         ::testing::Values(GroupKind::kLocal, GroupKind::kGloo), group_kind_name);
 
 template <class T>
 T combine(ReduceOp op, T a, T b) {
@@ -82,12 +85,12 @@ std::vector<std::vector<T>> random_inputs(Rng& rng, int ranks, std::size_t count
 }
 
 template <class T>
-void check_reductions(std::uint64_t seed) {
+void check_reductions(GroupTest& test, std::uint64_t seed) {
   Rng rng(seed);
   const int ranks = 1 + static_cast<int>(rng.below(8));
   const std::size_t part = rng.below(4) == 0 ? rng.below(20000) : rng.below(40);
   const auto op = static_cast<ReduceOp>(rng.below(4));
-  auto handles = make_local_group(ranks);
+  auto handles = test.make_group(ranks);
   const auto inputs = random_inputs<T>(rng, ranks, part * static_cast<std::size_t>(ranks));
   const auto wanted = serial(inputs, op);
   auto buffers = inputs;
@@ -108,18 +111,19 @@ void check_reductions(std::uint64_t seed) {
   }
 }
 
-TEST(LocalCollective, ReductionsEqualTheSerialLoopBitForBit) {
-  for (std::uint64_t seed = 0; seed < 40; ++seed) {
-    check_reductions<float>(seed);
-    check_reductions<double>(seed);
-    check_reductions<std::int64_t>(seed);
+TEST_P(CollectiveTest, ReductionsEqualTheSerialLoopBitForBit) {
+  const std::uint64_t seeds = over_gloo() ? 12 : 40;  // connecting takes its time
+  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+    check_reductions<float>(*this, seed);
+    check_reductions<double>(*this, seed);
+    check_reductions<std::int64_t>(*this, seed);
   }
 }
 
-TEST(LocalCollective, SumDoesNotDependOnWhoComesFirst) {
+TEST_P(CollectiveTest, SumDoesNotDependOnWhoComesFirst) {
   const std::vector<float> parts{1e8F, 1.0F, -1e8F, 0.5F};  // any other order gives other bits
   for (int last = 0; last < 4; ++last) {
-    auto handles = make_local_group(4);
+    auto handles = make_group(4);
     on_all(handles, [&](Collective& group) {
       if (group.rank() == last) std::this_thread::sleep_for(std::chrono::milliseconds(5));
       const auto sum = all_reduce_value(group, parts[static_cast<std::size_t>(group.rank())],
@@ -130,10 +134,10 @@ TEST(LocalCollective, SumDoesNotDependOnWhoComesFirst) {
   }
 }
 
-TEST(LocalCollective, NanWinsInMinAndMaxAndIntegersWrap) {
+TEST_P(CollectiveTest, NanWinsInMinAndMaxAndIntegersWrap) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (int nan_rank = 0; nan_rank < 3; ++nan_rank) {
-    auto handles = make_local_group(3);
+    auto handles = make_group(3);
     on_all(handles, [&](Collective& group) {
       const double mine = group.rank() == nan_rank ? nan : group.rank();
       EXPECT_TRUE(std::isnan(*all_reduce_value(group, mine, ReduceOp::kMin, soon())));
@@ -146,8 +150,8 @@ TEST(LocalCollective, NanWinsInMinAndMaxAndIntegersWrap) {
   }
 }
 
-TEST(LocalCollective, GathersPartsOfAnyLengthInRankOrder) {
-  auto handles = make_local_group(5);
+TEST_P(CollectiveTest, GathersPartsOfAnyLengthInRankOrder) {
+  auto handles = make_group(5);
   on_all(handles, [&](Collective& group) {
     std::vector<std::int64_t> mine(static_cast<std::size_t>(group.rank()) * 3 % 5, group.rank());
     const auto all = group.all_gather_variable(std::span<const std::int64_t>(mine), soon());
@@ -163,8 +167,8 @@ TEST(LocalCollective, GathersPartsOfAnyLengthInRankOrder) {
   });
 }
 
-TEST(LocalCollective, BroadcastGivesEveryRankTheRootsBytes) {
-  auto handles = make_local_group(4);
+TEST_P(CollectiveTest, BroadcastGivesEveryRankTheRootsBytes) {
+  auto handles = make_group(4);
   on_all(handles, [&](Collective& group) {
     for (int root = 0; root < 4; ++root) {
       std::vector<double> data(100, group.rank());
@@ -174,8 +178,8 @@ TEST(LocalCollective, BroadcastGivesEveryRankTheRootsBytes) {
   });
 }
 
-TEST(LocalCollective, ReduceScatterAndGatherWorkInPlace) {
-  auto handles = make_local_group(3);
+TEST_P(CollectiveTest, ReduceScatterAndGatherWorkInPlace) {
+  auto handles = make_group(3);
   on_all(handles, [&](Collective& group) {
     std::vector<float> whole{1, 2, 3, 4, 5, 6};
     const std::span<float> own(whole.data() + 2 * group.rank(), 2);
@@ -185,8 +189,8 @@ TEST(LocalCollective, ReduceScatterAndGatherWorkInPlace) {
   });
 }
 
-TEST(LocalCollective, SendAndReceiveKeepOrderPerTagAndAreBuffered) {
-  auto handles = make_local_group(3);
+TEST_P(CollectiveTest, SendAndReceiveKeepOrderPerTagAndAreBuffered) {
+  auto handles = make_group(3);
   on_all(handles, [&](Collective& group) {
     const int next = (group.rank() + 1) % 3;
     const int before = (group.rank() + 2) % 3;
@@ -203,8 +207,8 @@ TEST(LocalCollective, SendAndReceiveKeepOrderPerTagAndAreBuffered) {
   });
 }
 
-TEST(LocalCollective, SendWaitsForRoomInAFullMailbox) {
-  auto handles = make_local_group(2, {.name = "small", .mailbox_bytes = 64});
+TEST_P(CollectiveTest, SendWaitsForRoomInAFullMailbox) {
+  auto handles = make_group(2, {.name = "small", .mailbox_bytes = 64});
   const std::vector<double> data(8, 1.0);
   ASSERT_TRUE(handles[0]->send(data, 1, 0, soon()));
   const auto full = handles[0]->send(data, 1, 0, in_ms(20));
@@ -221,8 +225,8 @@ TEST(LocalCollective, SendWaitsForRoomInAFullMailbox) {
   reader.join();
 }
 
-TEST(LocalCollective, SplitFormsGroupsByColourOrderedByKey) {
-  auto handles = make_local_group(6, {.name = "policy"});
+TEST_P(CollectiveTest, SplitFormsGroupsByColourOrderedByKey) {
+  auto handles = make_group(6, {.name = "policy"});
   on_all(handles, [&](Collective& group) {
     const int colour = group.rank() == 5 ? -1 : group.rank() % 2;
     auto sub = group.split(colour, -group.rank(), soon());
@@ -241,7 +245,7 @@ TEST(LocalCollective, SplitFormsGroupsByColourOrderedByKey) {
   });
 }
 
-TEST(LocalCollective, DifferentCallsAreAConflictNamingBothOnEveryRank) {
+TEST_P(CollectiveTest, DifferentCallsAreAConflictNamingBothOnEveryRank) {
   struct Case {
     std::string_view text;
     std::function<result<void>(Collective&)> call;
@@ -260,7 +264,7 @@ TEST(LocalCollective, DifferentCallsAreAConflictNamingBothOnEveryRank) {
        [&](Collective& g) { return g.broadcast(two, 0, in_ms(5000)); }},
   };
   for (const auto& odd : cases) {
-    auto handles = make_local_group(3, {.name = "policy"});
+    auto handles = make_group(3, {.name = "policy"});
     on_all(handles, [&](Collective& group) {
       std::vector<float> mine(2);
       const auto done =
@@ -276,8 +280,8 @@ TEST(LocalCollective, DifferentCallsAreAConflictNamingBothOnEveryRank) {
   }
 }
 
-TEST(LocalCollective, DifferentRootsAreAConflict) {
-  auto handles = make_local_group(2);
+TEST_P(CollectiveTest, DifferentRootsAreAConflict) {
+  auto handles = make_group(2);
   on_all(handles, [&](Collective& group) {
     std::vector<float> data(2);
     const auto done = group.broadcast(data, group.rank(), in_ms(5000));
@@ -286,7 +290,7 @@ TEST(LocalCollective, DifferentRootsAreAConflict) {
   });
 }
 
-TEST(LocalCollective, WrongArgumentsOfOneRankAreToldToAll) {
+TEST_P(CollectiveTest, WrongArgumentsOfOneRankAreToldToAll) {
   struct Case {
     std::string_view wanted;
     std::function<result<void>(Collective&)> call;
@@ -311,7 +315,7 @@ TEST(LocalCollective, WrongArgumentsOfOneRankAreToldToAll) {
        }},
   };
   for (const auto& wrong : cases) {
-    auto handles = make_local_group(2);
+    auto handles = make_group(2);
     on_all(handles, [&](Collective& group) {
       const auto done = group.rank() == 1 ? wrong.call(group) : group.barrier(in_ms(5000));
       ASSERT_FALSE(done);
@@ -320,13 +324,13 @@ TEST(LocalCollective, WrongArgumentsOfOneRankAreToldToAll) {
       EXPECT_NE(done.error().message.find(wrong.wanted), std::string::npos) << done.error().message;
     });
   }
-  auto handles = make_local_group(2);
+  auto handles = make_group(2);
   EXPECT_EQ(handles[0]->send(whole, 2, 0, soon()).error().code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(handles[0]->recv(whole, -1, 0, soon()).error().code, ErrorCode::kInvalidArgument);
 }
 
-TEST(LocalCollective, MessageOfAnotherShapeIsAConflictForBothSides) {
-  auto handles = make_local_group(2);
+TEST_P(CollectiveTest, MessageOfAnotherShapeIsAConflictForBothSides) {
+  auto handles = make_group(2);
   ASSERT_TRUE(handles[0]->send(std::vector<float>(3), 1, 7, soon()));
   std::vector<double> got(3);
   const auto done = handles[1]->recv(got, 0, 7, soon());
@@ -338,8 +342,8 @@ TEST(LocalCollective, MessageOfAnotherShapeIsAConflictForBothSides) {
   EXPECT_EQ(handles[0]->barrier(soon()).error(), done.error());
 }
 
-TEST(LocalCollective, AHandleUsedByTwoThreadsAtOnceIsACheckFailure) {
-  auto handles = make_local_group(2);
+TEST_P(CollectiveTest, AHandleUsedByTwoThreadsAtOnceIsACheckFailure) {
+  auto handles = make_group(2);
   std::thread waiting([&] {
     std::vector<float> got(1);
     for (bool done = false; !done;) {
@@ -364,14 +368,14 @@ TEST(LocalCollective, AHandleUsedByTwoThreadsAtOnceIsACheckFailure) {
   waiting.join();
 }
 
-TEST(LocalCollective, EmptyBuffersAndGroupsOfOneAreLegal) {
-  auto one = make_local_group(1);
+TEST_P(CollectiveTest, EmptyBuffersAndGroupsOfOneAreLegal) {
+  auto one = make_group(1);
   std::vector<float> data{4, 5};
   ASSERT_TRUE(one[0]->all_reduce(data, ReduceOp::kSum, soon()));
   EXPECT_EQ(data, (std::vector<float>{4, 5}));
   ASSERT_TRUE(one[0]->send(data, 0, 0, soon()));
   ASSERT_TRUE(one[0]->recv(data, 0, 0, soon()));
-  auto handles = make_local_group(4);
+  auto handles = make_group(4);
   on_all(handles, [](Collective& group) {
     std::vector<float> none;
     std::vector<float> whole;
@@ -380,7 +384,7 @@ TEST(LocalCollective, EmptyBuffersAndGroupsOfOneAreLegal) {
     EXPECT_TRUE(group.reduce_scatter(whole, none, ReduceOp::kMax, soon()));
     EXPECT_TRUE(group.broadcast(none, 2, soon()));
   });
-  EXPECT_THROW((void)make_local_group(0), CheckFailure);
+  EXPECT_THROW((void)make_group(0), CheckFailure);
 }
 
 }  // namespace
