@@ -49,6 +49,9 @@ struct LostBundle {
 
 class Cluster {
  public:
+  /// A cluster of these nodes; ids follow the list. Errors as add_node.
+  static result<Cluster> create(std::vector<NodeSpec> nodes);
+
   /// kAlreadyExists for a taken name, kInvalidArgument for a bad spec, kResourceExhausted at
   /// kNodesMax. Ids are never used twice.
   result<NodeId> add_node(NodeSpec spec);
@@ -82,6 +85,10 @@ class Cluster {
   /// Takes some bundles; the group stays. kNotFound names group and bundle.
   result<void> release_bundles(std::string_view group, std::span<const std::int32_t> bundles);
 
+  /// Gives one bundle up and takes another place for it; nothing changes on error.
+  result<void> allocate_moved(const GroupRequest& request, const BundlePlacement& from,
+                              const BundlePlacement& to);
+
   const ActiveGroups& groups() const { return groups_; }
   const ActiveGroup* group(std::string_view name) const;
 
@@ -90,12 +97,11 @@ class Cluster {
 
   // For the scheduler and the search.
 
-  /// What new bundles may take, by position; `nodes()[i]` is the node at position i.
-  std::span<const NodeSummary> offered() const { return offered_; }
-  /// What they might take if every group ended.
-  std::span<const NodeSummary> offered_capacity() const { return offered_capacity_; }
-  NodeFree offered_at(std::size_t position) const;
-  NodeFree offered_capacity_at(std::size_t position) const;
+  /// By position; `nodes()[i]` is the node at position i.
+  std::span<const NodeSummary> summaries(View view) const;
+  /// What a node offers in this view, when that needs no computing; else null.
+  const NodeFree* plain_free(std::size_t position, View view) const;
+  NodeFree free_at(std::size_t position, View view) const;
   /// Keeps the place of a waiting group from others until `clear_holds`. Does not touch versions.
   void hold(std::span<const BundlePlacement> bundles);
   void clear_holds();
@@ -106,11 +112,14 @@ class Cluster {
   const std::set<std::string>* kept_apart_from(std::string_view group) const;
 
  private:
-  struct Hold {
-    NodeFree amounts;
-  };
+  static constexpr std::int32_t kUnusedId = -2;
+  static constexpr std::int32_t kGoneId = -1;
+  result<void> insert(NodeSpec spec, NodeId id);
   void rebuild();
   void refresh(std::size_t position);
+  void refresh_capacity(std::size_t position);
+  void subtract_hold(std::size_t position, NodeFree& free) const;
+  NodeState& state_of(NodeId id) { return nodes_[position_of(id)]; }
   result<void> take(const BundlePlacement& bundle, std::string_view group);
   void give_back(const BundlePlacement& bundle);
   void forget_affinities(const GroupRequest& request);
@@ -119,10 +128,12 @@ class Cluster {
   std::vector<NodeState> nodes_;  ///< natural order
   std::vector<NodeSummary> offered_;
   std::vector<NodeSummary> offered_capacity_;
-  std::vector<std::int32_t> positions_;  ///< by NodeId, -1: gone
+  std::vector<NodeSummary> capacity_;
+  std::vector<std::uint8_t> plain_;      ///< neither failed devices nor a hold
+  std::vector<std::int32_t> positions_;  ///< by NodeId, or one of the two above
   std::map<std::string, NodeId, std::less<>> ids_;
   std::map<std::string, std::size_t, std::less<>> named_;
-  std::map<std::size_t, Hold> holds_;  ///< by position
+  std::map<std::size_t, NodeFree> holds_;  ///< by position
   TopologyTree tree_;
   ActiveGroups groups_;
   std::map<std::string, std::set<std::string>, std::less<>> kept_apart_;

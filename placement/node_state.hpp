@@ -16,6 +16,13 @@
 
 namespace troupe::placement {
 
+/// Which resources a search may use.
+enum class View : std::uint8_t {
+  kFree,      ///< what is free and not held
+  kCapacity,  ///< what might be free if other groups ended, without what is held
+  kEmpty,     ///< the nodes as if nobody held anything
+};
+
 /// Amounts in units of 1/10,000; memory in bytes.
 struct NodeFree {
   std::vector<std::int32_t> devices;  ///< per device, at most one whole

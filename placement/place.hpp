@@ -51,12 +51,6 @@ struct PlacementCost {
 PlacementCost cost_of(const Cluster& cluster, const GroupRequest& request,
                       std::span<const BundlePlacement> bundles);
 
-/// Which resources the search may use.
-enum class View : std::uint8_t {
-  kFree,      ///< what is free and not held
-  kCapacity,  ///< what might be free if other groups ended; prefers what is free now
-};
-
 enum class PlaceOutcome : std::uint8_t {
   kFound,
   kNone,    ///< proof: there is no place
@@ -77,8 +71,9 @@ class Placer {
   Placer(const Placer&) = delete;
   Placer& operator=(const Placer&) = delete;
 
-  /// Places the bundles that `kept` does not hold. CHECKs that the request is valid and each kept
-  /// node exists. A strict affinity to a group that is not active: kNone.
+  /// Places the bundles that `kept` does not hold. The request has passed `validate`; CHECKs that
+  /// each kept node exists. A strict affinity to a group that is not active: kNone, but
+  /// View::kEmpty does not look at affinities. View::kCapacity prefers what is free now.
   PlaceResult place(const Cluster& cluster, const GroupRequest& request,
                     const std::map<std::int32_t, BundlePlacement>& kept, View view);
 

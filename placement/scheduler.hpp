@@ -26,6 +26,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -72,11 +73,13 @@ struct SchedulerOptions {
   Duration age_per_priority = std::chrono::seconds(30);  ///< zero: priorities never age
   std::size_t reservations_max = 4;                      ///< at least 1
   std::size_t queue_max = 100'000;                       ///< longer queues are refused
+  std::size_t pass_steps_max = 1'000'000;  ///< of backtracking in one pass, all groups together
 };
 
 /// A place that is held for a waiting group.
 struct Reservation {
   std::string group;
+  GroupRequest request;
   std::vector<BundlePlacement> bundles;
 };
 
@@ -102,24 +105,38 @@ class Scheduler {
   /// Whether the cluster could ever hold it: nothing, or the error of kInfeasible or kRejected.
   /// Answers at submission, before the group waits.
   result<void> check_feasible(const Cluster& cluster, const GroupRequest& request);
+  /// What to ask once, when a group is submitted: as check_feasible; and kAlreadyExists when its
+  /// name is queued or active, kNotFound when an affinity names a group that is neither.
+  result<void> check_submission(const Cluster& cluster, std::span<const QueuedGroup> queue,
+                                const GroupRequest& request);
 
   const SchedulerOptions& options() const { return options_; }
   const std::vector<Reservation>& reservations() const { return reservations_; }
 
  private:
-  struct Pass;
+  class Pass;
+  using Verdicts = std::map<std::string, PlaceOutcome>;  ///< by shape_key
+  PlaceOutcome feasible(const Cluster& cluster, const GroupRequest& request,
+                        const ActiveGroup* kept, std::size_t& steps);
+
   SchedulerOptions options_;
   std::unique_ptr<Placer> placer_;
   std::vector<Reservation> reservations_;
+  Verdicts on_empty_;  ///< what fits the empty cluster, at topology_version_
+  std::uint64_t topology_version_ = 0;
 };
 
 /// Priority after aging; what `pass` orders by, before arrival.
 std::int64_t effective_priority(const QueuedGroup& group, const SchedulerOptions& options);
 
-/// The group without some bundles: what is left keeps its place and is numbered anew in order.
-/// kNotFound names a bundle that is not there, kInvalidArgument when none would be left.
-result<ActiveGroup> shrink(const ActiveGroup& group, std::span<const std::int32_t> drop);
-/// The request of an active group with more bundles at its end; queue it to place them.
+/// Takes bundles out of an active group and their resources free. The others keep their places and
+/// are numbered anew without gaps; the result has the old number of each. kNotFound names a group
+/// or bundle that is not there, kInvalidArgument and kConflict what the smaller group would break.
+/// Nothing changes on error.
+result<std::vector<std::int32_t>> shrink(Cluster& cluster, std::string_view group,
+                                         std::span<const std::int32_t> drop);
+/// The request of an active group with more bundles at its end; queue it to place them. Errors as
+/// `validate`.
 result<GroupRequest> grow(const ActiveGroup& group, std::span<const Bundle> more);
 
 }  // namespace troupe::placement
