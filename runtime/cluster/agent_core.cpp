@@ -221,25 +221,28 @@ void AgentCore::progress(Connection connection, const RankProgress& progress, Ti
   }
 }
 
-void AgentCore::down(Connection connection, const Error& cause, TimePoint now, Effects& effects) {
+void AgentCore::down(Connection connection, const Error& cause, bool silent, TimePoint now,
+                     Effects& effects) {
   for (auto& [serial, rank] : ranks_) {
     if (rank.connection != connection) continue;
     rank.connection.reset();
-    // Normal when it is ending; then the exit follows at once and the kill comes too late.
-    stop_rank(serial, rank, policy_.lost_rank_grace,
-              fmt::format("its channel to the agent is down: {}", cause.message), false, effects);
+    // A connection that closed is mostly a process that ends: its own words are the better report.
+    rank.lost_at = silent ? now : now + policy_.lost_rank_grace;
+    rank.lost_why = cause.message;
+    ++version_;
+    tick(now, effects);
     return;
   }
   for (auto& [name, job] : jobs_) {
     if (job.controller != connection) continue;
     job.controller.reset();
-    job.away_until = now + policy_.controller_grace;
+    // Silence has lasted as long as makes a peer dead already.
+    job.away_since = now;
+    job.away_until = silent ? now : now + policy_.controller_grace;
     job.away_why = cause.message;
     ++version_;
-    if (job.ranks == 0) {
-      job.ending = true;
-      forget_job_if_over(std::string(name), effects);
-    }
+    if (job.ranks == 0) job.away_until = now;
+    tick(now, effects);
     return;
   }
 }
@@ -279,13 +282,19 @@ void AgentCore::tick(TimePoint now, Effects& effects) {
     if (!job.controller && !job.ending && now >= job.away_until) lost.push_back(name);
   }
   for (const std::string& name : lost) {
+    const Job& job = jobs_.at(name);
     stop_job(name, Duration::zero(),
-             fmt::format("its controller has been away for {:.1f} s: {}",
-                         seconds(policy_.controller_grace), jobs_.at(name).away_why),
+             fmt::format("its controller is gone for {:.1f} s: {}", seconds(now - job.away_since),
+                         job.away_why),
              false, effects);
     forget_job_if_over(name, effects);
   }
   for (auto& [serial, rank] : ranks_) {
+    if (now >= rank.lost_at) {
+      rank.lost_at = TimePoint::max();
+      stop_rank(serial, rank, Duration::zero(),
+                fmt::format("its channel to the agent is down: {}", rank.lost_why), false, effects);
+    }
     if (now >= connect_by(rank)) {
       stop_rank(serial, rank, Duration::zero(),
                 fmt::format("it has not dialled its agent within {:.1f} s",
@@ -313,7 +322,7 @@ TimePoint AgentCore::next_tick() const {
     if (!job.controller && !job.ending) next = std::min(next, job.away_until);
   }
   for (const auto& [serial, rank] : ranks_)
-    next = std::min({next, connect_by(rank), stuck_at(rank)});
+    next = std::min({next, rank.lost_at, connect_by(rank), stuck_at(rank)});
   return next;
 }
 

@@ -39,7 +39,7 @@ struct RankPlace {
 
 struct AgentPolicy {
   Duration controller_grace = std::chrono::seconds(3);  ///< for a lost controller to come back
-  /// Between the loss of a rank's channel and SIGKILL: time to end by itself and say why.
+  /// Between a rank's channel closing and SIGKILL: time to end by itself and say why.
   Duration lost_rank_grace = std::chrono::milliseconds(500);
   /// A rank that has not dialled its agent by then is killed; zero: ranks need not dial.
   Duration rank_connects_within = std::chrono::seconds(60);
@@ -108,8 +108,9 @@ class AgentCore {
   /// A rank has dialled in; `name` is its peer name, `job/group/rank`.
   result<void> rank_up(const std::string& name, Connection rank, TimePoint now);
   void progress(Connection rank, const RankProgress& progress, TimePoint now);
-  /// Any connection has gone down.
-  void down(Connection connection, const Error& cause, TimePoint now, Effects& effects);
+  /// Any connection has gone down; `silent`: its peer said nothing for as long as makes it dead.
+  void down(Connection connection, const Error& cause, bool silent, TimePoint now,
+            Effects& effects);
 
   /// The reservation is over: its ranks are killed.
   void revoke(const std::string& reservation, const std::string& reason, Effects& effects);
@@ -129,6 +130,7 @@ class AgentCore {
   struct Job {
     std::uint64_t instance = 0;
     std::optional<Connection> controller;
+    TimePoint away_since{};
     TimePoint away_until{};  ///< without a controller: when its ranks are killed
     std::string away_why;
     std::size_t ranks = 0;
@@ -143,6 +145,8 @@ class AgentCore {
     int pid = 0;
     std::optional<Connection> connection;
     bool connected_once = false;
+    TimePoint lost_at = TimePoint::max();  ///< its channel went down: killed at this time
+    std::string lost_why;
     TimePoint started_at{};
     std::uint64_t steps = 0;
     std::string doing;

@@ -22,7 +22,7 @@ bool failed(const ProcessExit& exit) {
 bool ended_by_stop(const ProcessExit& exit) {
   if (exit.stop_reason.empty() || exit.kind == ProcessExit::Kind::kNotStarted) return false;
   return exit.kind == ProcessExit::Kind::kExited || exit.signal == SIGTERM ||
-         exit.signal == SIGKILL;
+         (exit.signal == SIGKILL && exit.we_killed);
 }
 
 const std::string* memory_line(const std::vector<std::string>& lines) {

@@ -41,12 +41,14 @@ struct NodeAgentOptions {
   HostInventory inventory;
   std::string listen_host = "127.0.0.1";
   std::uint16_t listen_port = 0;
-  std::string announced_host;  ///< under which others reach this host; empty: listen_host
-  std::string head;            ///< host:port; empty: none
+  /// Under which others reach this host; empty: listen_host, or the host's name for a wildcard.
+  std::string announced_host;
+  std::string head;  ///< host:port; empty: none
   AgentPolicy policy;
   ProcessTableOptions processes;
   LogLimits log_limits;
   std::string cgroup_parent;                            ///< see ProcessSpec
+  bool limit_address_space = false;                     ///< see RankProcessesOptions
   std::map<std::string, std::string> rank_environment;  ///< for every rank, e.g. TLS files
   std::string version;                                  ///< of Troupe
   /// Checks the reservation of a start and says where it runs. None: ranks are not pinned.
@@ -56,8 +58,14 @@ struct NodeAgentOptions {
   /// Registered with a head (again); its channel serves requests both ways.
   std::function<void(const Ref<Channel>&, const NodeRegistered&)> head_up;
   std::function<void(const Error&)> head_down;
-  /// The process of a rank is over, whatever the reason; e.g. to skip its lane tickets.
+  std::size_t log_backlog_max = std::size_t{4}
+                                << 20;              ///< of a controller's channel; then lines wait
+  Duration report_every = std::chrono::seconds(1);  ///< snapshots to the head, at most so often
+  /// The process of a rank is over, whatever the reason; e.g. to skip its lane tickets. On the
+  /// process table's thread.
   std::function<void(const RankExit&)> rank_over;
+  /// A job's controller is gone, or has ended it, and so are its ranks here.
+  std::function<void(const std::string& job)> job_over;
 };
 
 class NodeAgent {
@@ -86,6 +94,9 @@ class NodeAgent {
   bool draining() const;
   /// Waits until no rank is left after `drain`.
   result<void> wait_drained(Deadline deadline);
+  /// Blocks until the head asks this agent to stop (`agent.drain`), or `poll` says so (looked at
+  /// every 100 ms); says why. Ranks are still being ended then: see `wait_drained`.
+  std::string wait_stop(const std::function<bool()>& poll);
 
  private:
   class Impl;

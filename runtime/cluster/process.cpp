@@ -241,7 +241,7 @@ void ProcessTable::Loop::take_timers() {
     if (kind == TimerKind::kDrained) {
       finish_if_over(key, true);
     } else if (!found->second->reaped) {
-      kill_group(*found->second, SIGKILL);
+      kill_now(*found->second);
     }
   }
 }
@@ -371,10 +371,15 @@ void ProcessTable::Loop::kill_group(const Child& child, int signal) const {
     ::syscall(SYS_pidfd_send_signal, child.started.pid_handle.get(), signal, nullptr, 0);
 }
 
+void ProcessTable::Loop::kill_now(Child& child) {
+  child.exit.we_killed = true;
+  kill_group(child, SIGKILL);
+}
+
 void ProcessTable::Loop::apply_stop(Child& child, Duration grace, const std::string& reason) {
   if (child.reaped) return;
   if (child.exit.stop_reason.empty()) child.exit.stop_reason = reason;
-  if (grace <= Duration::zero()) return kill_group(child, SIGKILL);
+  if (grace <= Duration::zero()) return kill_now(child);
   kill_group(child, SIGTERM);
   kill_group(child, SIGCONT);  // a stopped process cannot handle SIGTERM
   timers_.emplace(now() + grace, std::pair(child.key, TimerKind::kKill));

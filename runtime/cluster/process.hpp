@@ -63,6 +63,7 @@ struct ProcessExit {
   int signal = 0;
   bool core_dumped = false;
   std::string start_error;     ///< `exec /bin/x: No such file or directory`
+  bool we_killed = false;      ///< SIGKILL was sent from here
   std::string stop_reason;     ///< why we stopped it; empty when nobody did
   std::int64_t oom_kills = 0;  ///< more kills by the kernel in its cgroup than when it started
   std::optional<Bytes> memory_limit;  ///< the smallest that applied to it alone

@@ -78,6 +78,7 @@ class ProcessTable::Loop {
   void reap(Child& child);
   void finish_if_over(Key key, bool drained);
   void kill_group(const Child& child, int signal) const;
+  void kill_now(Child& child);
   void apply_stop(Child& child, Duration grace, const std::string& reason);
   bool watch(int file, Source source, Key key);
 
