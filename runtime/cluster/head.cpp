@@ -180,8 +180,7 @@ void HeadServer::State::connection_down(Channel& channel, const Error& cause) {
   if (found == ids.end()) return;
   const ConnectionId id = found->second;
   ids.erase(found);
-  const Ref<Channel> kept = std::move(channels.at(id));  // dropped outside the lock
-  channels.erase(id);
+  auto kept = channels.extract(id);  // dropped outside the lock; empty once the head stops
   lock.unlock();
   (void)apply(ConnectionDown{id, peer_was_silent(cause), cause.to_string()});
 }
