@@ -6,6 +6,9 @@
 namespace troupe::runtime {
 namespace {
 
+/// The type of the first TLS record of either side.
+constexpr std::byte kTlsHandshake{22};
+
 const std::vector<std::byte>& heartbeat_envelope() {
   static const std::vector<std::byte> kBytes = [] {
     Envelope beat;
@@ -70,6 +73,8 @@ result<void> Connection::received(std::span<const std::byte> bytes, TimePoint no
     reader_.feed(bytes);
     return take_frames(out);
   }
+  if (!std::exchange(heard_, true) && !bytes.empty() && bytes[0] != kTlsHandshake)
+    return fail(ErrorCode::kConflict, "the peer does not speak TLS, this end does");
   plain_in_.clear();
   const auto taken = tls_->received(bytes, plain_in_);
   result<void> outcome;
@@ -156,8 +161,14 @@ result<void> Connection::flush(TimePoint now, std::vector<char>& out) {
 void Connection::last_words(const Error& why, std::vector<char>& out) {
   if (established_) {
     send(goodbye_envelope(why), out);
-  } else if (!tls_ || (handshake_ && tls_->established())) {
-    if (!handshake_ || !handshake_->refused_by_peer()) say(Handshake::refusal(why), out);
+  } else if (!handshake_ || !handshake_->refused_by_peer()) {
+    // Below TLS only an alert can be said. Where there is none, the peer spoke no TLS, or not yet.
+    const std::size_t before = out.size();
+    if (tls_) tls_->drain(out);
+    const bool alerted = out.size() > before;
+    std::vector<char>& target = tls_ && tls_->established() ? plain_out_ : out;
+    const HandshakeMessage refusal = Handshake::refusal(why);
+    if (!alerted || &target != &out) writer_.append(refusal.kind, refusal.payload, target);
   }
   if (!tls_) return;
   if (tls_->established()) {

@@ -74,6 +74,7 @@ class Connection {
   Liveness liveness_;
   std::vector<std::byte> plain_in_;
   std::vector<char> plain_out_;
+  bool heard_ = false;
   bool established_ = false;
 };
 

@@ -64,7 +64,11 @@ class EchoService : public ChannelService {
       responder.reply(std::vector<std::byte>(std::size_t{2} << 20));
     }  // drop: the responder ends here
   }
+  /// Notices wait, and with them the I/O thread, until the gate is open.
+  void gate() { shut = true; }
+  void open_gate() { shut = false; }
   void on_notify(Channel&, std::string_view, std::span<const std::byte> payload) override {
+    while (shut) std::this_thread::sleep_for(milliseconds(1));
     {
       const std::lock_guard lock(mutex_);
       notices_.push_back(text_of(payload));
@@ -100,6 +104,7 @@ class EchoService : public ChannelService {
     return cause_;
   }
 
+  std::atomic<bool> shut{false};
   std::atomic<int> requests{0};
   std::atomic<int> notices{0};
   std::atomic<int> downs{0};
