@@ -20,13 +20,51 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <vector>
 
 namespace troupe::runtime {
 
+class WireContext;
+
+/// How a call travels to ranks in other processes; see remote_rank.hpp. Used by those only.
+class CallWire {
+ public:
+  virtual ~CallWire() = default;
+  /// Place of the method in the worker's declaration.
+  virtual std::size_t method_place() const = 0;
+  virtual std::size_t argument_count() const = 0;
+  /// True when the value of `rank` is wanted.
+  virtual bool wanted_from(RankId rank) const = 0;
+  /// True when values hold batches or columns, which may have to be pulled.
+  virtual bool value_has_columns() const = 0;
+  /// True when columns of values stay at their ranks.
+  virtual bool keeps_columns() const = 0;
+  /// Encodes the parts of argument `i`, one for each value that ranks share. kUnsupported names
+  /// the method when a type has no wire form.
+  virtual result<std::vector<std::vector<std::byte>>> encode_argument(std::size_t i,
+                                                                      WireContext* context) = 0;
+  /// Which of the parts is `rank`'s.
+  virtual std::size_t part_of(std::size_t i, RankId rank) const = 0;
+  /// Decodes and keeps the value of `rank`.
+  virtual result<void> put_value(RankId rank, std::span<const std::byte> bytes,
+                                 WireContext* context) = 0;
+};
+
+/// The encoded arguments of a call on its way, and what keeps the columns that they refer to.
+struct CallTravel {
+  struct Part {
+    std::vector<std::byte> bytes;
+    bool held = false;  ///< the bytes are an exported column that holds the value
+  };
+  std::vector<std::vector<Part>> arguments;  ///< [arguments][parts]
+  std::vector<std::shared_ptr<const void>> keep;
+};
+
 class Call : public RefCounted {
  public:
+  virtual CallWire& wire() = 0;
   /// Runs the method of `worker` with this rank's arguments and keeps the value.
   virtual result<void> run(void* worker, RankId rank, WorkerContext& context) = 0;
   /// Joins the values of all ranks; `deliver` then completes the caller's pending.
@@ -66,6 +104,7 @@ class Call : public RefCounted {
   std::atomic<bool> abandoned{false};  ///< nobody wants the result
   CallId id;
   TimePoint submitted;
+  std::unique_ptr<CallTravel> travel;                  ///< for ranks in other processes
   std::vector<std::unique_ptr<LaneGate::Turn>> turns;  ///< [R], each used by its rank only
   std::optional<CallTimer::Id> timer;                  // guarded by the core's mutex
   CancelRegistration registration;                     // guarded by the core's mutex

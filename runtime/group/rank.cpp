@@ -78,18 +78,42 @@ CallId Rank::hold() {
   return last_begun_;
 }
 
-void Rank::release(const std::function<void(Call&)>& plan) {
+void Rank::adjust(const std::function<void(Call&)>& plan, bool go_on) {
   {
     const std::lock_guard lock(mutex_);
     for (const auto& call : queue_) plan(*call);
+    if (!go_on) return;
     held_ = false;
   }
   changed_.notify_one();
 }
 
+bool Rank::has_queued() const {
+  const std::lock_guard lock(mutex_);
+  return !queue_.empty() && !held_;
+}
+
+CallId Rank::last_begun() const {
+  const std::lock_guard lock(mutex_);
+  return last_begun_;
+}
+
 void Rank::cancel(const Call& call) {
   const std::lock_guard lock(cell_.mutex);
   if (cell_.current == &call) cell_.cancelled.store(true);
+}
+
+void Rank::cancel(CallId call) {
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& queued : queue_) {
+      if (queued->id == call) queued->abandoned.store(true);
+    }
+    // Begun, and perhaps not yet marked as the current one.
+    if (last_begun_ == call) cancelled_call_.store(call.value);
+  }
+  const std::lock_guard lock(cell_.mutex);
+  if (cell_.current != nullptr && cell_.current->id == call) cell_.cancelled.store(true);
 }
 
 bool Rank::runs(const Call& call) const {
@@ -219,7 +243,7 @@ bool Rank::run_call(RankOwner& owner, Call& call) {
                 .end = {}};
   begin_work(call.method, &call);
   cell_.deadline.store(call.deadline.at.time_since_epoch().count(), std::memory_order_relaxed);
-  cell_.cancelled.store(call.abandoned.load(), std::memory_order_relaxed);
+  cell_.cancelled.store(call.abandoned.load() || cancelled_call_.load() == call.id.value);
   result<void> outcome;
   std::optional<Error> death;
   try {

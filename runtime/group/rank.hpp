@@ -104,12 +104,16 @@ class Rank final : public RefCounted {
   /// Orders what came before it on one thread with what follows it on another; taken on both sides
   /// of an actor message, for tools that cannot look into CAF.
   void fence() { const std::lock_guard lock(mutex_); }
-  /// The engine begins no further call until `release`; returns the last one that it has begun.
+  /// The engine begins no further call until `adjust` says so; returns the last one that it has
+  /// begun.
   CallId hold();
-  /// Lets `plan` look at each queued call, then lets the engine go on.
-  void release(const std::function<void(Call&)>& plan);
+  /// Lets `plan` look at each queued call, then, if `go_on`, lets the engine go on.
+  void adjust(const std::function<void(Call&)>& plan, bool go_on);
+  bool has_queued() const;
+  CallId last_begun() const;
   /// Sets `cancelled()` if the engine runs `call`.
   void cancel(const Call& call);
+  void cancel(CallId call);
   bool runs(const Call& call) const;
   /// The status says from now on that the rank is dead; the first cause stays.
   void bury(const Error& cause);
@@ -139,8 +143,9 @@ class Rank final : public RefCounted {
   WorkerContext context_{cell_};
   OwnedWorker worker_{nullptr, [](void*) {}};  // engine thread only
   std::thread thread_;
+  std::atomic<std::uint64_t> cancelled_call_{0};
 
-  std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::condition_variable ended_;
   std::deque<Ref<Call>> queue_;

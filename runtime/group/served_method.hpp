@@ -36,6 +36,7 @@ struct ServedMethod {
   std::string_view name;
   std::string_view phase;
   std::uint64_t signature = 0;
+  bool pulls_columns = true;
   /// Null when a parameter or the result has no wire form.
   result<void> (*run)(void* worker, WorkerContext& context, ServedCallData& data) = nullptr;
 };
@@ -116,6 +117,7 @@ ServedMethod served_method(const MethodType& method) {
   ServedMethod served{.name = method.name,
                       .phase = method.lane_phase,
                       .signature = method_signature(method),
+                      .pulls_columns = method.pulls_columns,
                       .run = nullptr};
   if constexpr (kServable<kPointer>) served.run = &serve_method<W, kPointer>;
   return served;

@@ -12,6 +12,7 @@
 #include "runtime/group/mesh.hpp"
 #include "runtime/group/method_run.hpp"
 #include "runtime/group/rank.hpp"
+#include "runtime/group/served_method.hpp"
 #include "runtime/task/pending.hpp"
 
 #include <algorithm>
@@ -120,7 +121,7 @@ struct Parcel {
 };
 
 template <class W, auto M>
-class TypedCall final : public Call {
+class TypedCall final : public Call, private CallWire {
  public:
   static constexpr auto kMethod = std::get<method_index<W, M>()>(kMethodsOf<W>);
   static constexpr ResultKind kKind = kMethod.outcome.kind;
@@ -190,14 +191,66 @@ class TypedCall final : public Call {
   }
   bool fail(Error error) override { return out_.fail(std::move(error)); }
   bool over() const override { return out_.done(); }
+  CallWire& wire() override { return *this; }
 
-  /// True when the call takes the value of `rank`.
-  bool wanted_from(RankId rank) const {
+ private:
+  bool wanted_from(RankId rank) const override {
     return kKind != ResultKind::kNone &&
            std::find(collectors_.begin(), collectors_.end(), rank) != collectors_.end();
   }
+  std::size_t method_place() const override { return method_index<W, M>(); }
+  std::size_t argument_count() const override { return Shape::kArity; }
+  bool keeps_columns() const override { return kMethod.keeps_columns; }
+  bool value_has_columns() const override {
+    if constexpr (kServable<M> && !std::is_void_v<Value>) return wire_has_columns<Value>();
+    return false;
+  }
 
- private:
+  result<std::vector<std::vector<std::byte>>> encode_argument(std::size_t i,
+                                                              WireContext* context) override {
+    result<std::vector<std::vector<std::byte>>> outcome = troupe::fail(
+        ErrorCode::kUnsupported, "a parameter or the result has no wire form, see WireTraits");
+    if constexpr (kServable<M>) {
+      with_parcel(i, [&](const auto& parcel) { outcome = encode_parts(parcel, context); });
+    }
+    return outcome;
+  }
+  template <class T>
+  static result<std::vector<std::vector<std::byte>>> encode_parts(const Parcel<T>& parcel,
+                                                                  WireContext* context) {
+    std::vector<std::vector<std::byte>> encoded;
+    encoded.reserve(parcel.parts.size());
+    for (const T& part : parcel.parts) {
+      TROUPE_TRY(auto bytes, encode_value(part, context));
+      encoded.push_back(std::move(bytes));
+    }
+    return encoded;
+  }
+  std::size_t part_of(std::size_t i, RankId rank) const override {
+    ArgKind kind = ArgKind::kBroadcast;
+    with_parcel(i, [&](const auto& parcel) { kind = parcel.kind; });
+    const auto own = static_cast<std::size_t>(rank.value);
+    if (kind == ArgKind::kBroadcast) return 0;
+    return kind == ArgKind::kPerRank ? own : static_cast<std::size_t>(group_->data_part[own]);
+  }
+  result<void> put_value(RankId rank, std::span<const std::byte> bytes,
+                         WireContext* context) override {
+    if constexpr (kKind != ResultKind::kNone && kServable<M>) {
+      TROUPE_TRY(slots_[static_cast<std::size_t>(rank.value)], decode_value<Value>(bytes, context));
+      return {};
+    } else {
+      return troupe::fail(ErrorCode::kCorrupt, "a value of {} bytes came that nobody wants",
+                          bytes.size());
+    }
+  }
+  template <class Look>
+  void with_parcel(std::size_t i, const Look& look) const {
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+      ((I == i ? look(std::get<I>(parcels_)) : void()), ...);
+    }
+    (std::make_index_sequence<Shape::kArity>());
+  }
+
   template <std::size_t I>
   using ValueOf = std::tuple_element_t<I, typename Shape::Values>;
 

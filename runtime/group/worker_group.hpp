@@ -9,6 +9,8 @@
 // W lists its methods in `static constexpr auto methods()`, see dispatch.hpp. A rank is a shell (a
 // typed CAF actor: status, heartbeat, abort, kill; it answers while the engine is busy or stuck) in
 // front of an engine thread that constructs W and runs its methods, and may block in collectives.
+// Ranks are threads of this process, or processes of a `ClusterJob` (docs/remote_groups.md): the
+// same calls, and all that is said here holds for both.
 // Ownership: the caller owns the group; the actor system, lanes and trace outlive it.
 // **Threads:** `call` from any thread; calls of one group are FIFO in the order of their
 // submission. Destruction blocks for at most `shutdown_wait`.
@@ -28,13 +30,16 @@
 #include "runtime/group/dispatch.hpp"
 #include "runtime/group/group_core.hpp"
 #include "runtime/group/local_ranks.hpp"
+#include "runtime/group/remote_program.hpp"
 #include "runtime/group/typed_call.hpp"
 #include "runtime/task/pending.hpp"
 
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -64,6 +69,19 @@ class WorkerGroup {
   static result<WorkerGroup> create(ActorSystem& system, GroupOptions options) {
     return create(system, std::move(options),
                   [](WorkerContext& context) { return std::make_unique<W>(context); });
+  }
+
+  /// Ranks are processes that run `program`, whose RankPrograms has a W of the same declaration
+  /// under its name. Link `runtime_remote_group`.
+  static result<WorkerGroup> create(ClusterJob& job, GroupOptions options, RemoteProgram program) {
+    TROUPE_TRY(auto plan, plan_group<W>(options.mesh));
+    std::vector<std::pair<std::string, std::uint64_t>> methods;
+    for (const ServedMethod& method : served_methods<W>())
+      methods.emplace_back(std::string(method.name), method.signature);
+    TROUPE_TRY(auto core,
+               GroupCore::create(actor_system_of(job), std::move(options),
+                                 make_remote_ranks(job, std::move(program), std::move(methods))));
+    return WorkerGroup(std::move(core), std::move(plan));
   }
 
   WorkerGroup(WorkerGroup&&) noexcept = default;

@@ -56,6 +56,17 @@ result<T> decode_value(std::span<const std::byte> bytes, WireContext* context = 
   return value;
 }
 
+/// True when a T may hold batches or columns, so that reading one may pull payload.
+template <Wireable T>
+bool wire_has_columns() {
+  static const bool has = [] {
+    WireSignature signature;
+    WireTraits<T>::describe(signature);
+    return signature.has_columns();
+  }();
+  return has;
+}
+
 /// A hash of the shape of T: kinds and field names, not C++ names. Equal on both sides of a link
 /// when they can talk about a T.
 template <Wireable T>

@@ -35,6 +35,12 @@ class WireSignature {
     return true;
   }
   void leave() { --depth_; }
+  /// What is described holds batches or columns.
+  void add_columns(std::string_view word) {
+    add(word);
+    has_columns_ = true;
+  }
+  bool has_columns() const { return has_columns_; }
   std::uint64_t hash() const { return hash_; }
 
  private:
@@ -45,6 +51,7 @@ class WireSignature {
   }
   std::uint64_t hash_ = 0xcbf29ce484222325U;
   int depth_ = 0;
+  bool has_columns_ = false;
 };
 
 /// Puts `place` before the path that the message starts with: `.rank: wanted …` at `StartRank`.

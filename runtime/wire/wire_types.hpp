@@ -42,14 +42,14 @@ template <>
 struct WireTraits<Column> {
   static void write(WireWriter out, const Column& column);
   static result<Column> read(const WireReader& in);
-  static void describe(WireSignature& signature) { signature.add("column"); }
+  static void describe(WireSignature& signature) { signature.add_columns("column"); }
 };
 
 template <>
 struct WireTraits<Batch> {
   static void write(WireWriter out, const Batch& batch);
   static result<Batch> read(const WireReader& in);
-  static void describe(WireSignature& signature) { signature.add("batch"); }
+  static void describe(WireSignature& signature) { signature.add_columns("batch"); }
 };
 
 }  // namespace troupe::runtime
