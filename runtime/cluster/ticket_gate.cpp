@@ -7,6 +7,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -19,35 +20,39 @@ constexpr std::size_t kTicketsPerRequestMax = 16'384;
 }  // namespace
 
 struct TicketOutbox::State : std::enable_shared_from_this<TicketOutbox::State> {
-  explicit State(Options outbox_options) : options(outbox_options) {}
+  State(ActorSystem& actors, Options outbox_options)
+      : system(actors), options(std::move(outbox_options)) {}
 
   void flush();
   void answered(std::deque<LaneTicket> tickets, const result<std::vector<std::byte>>& answer);
+  void again_locked();
 
+  ActorSystem& system;
   const Options options;
   std::mutex mutex;  // guards what follows
-  Ref<Channel> agent;
   std::deque<LaneTicket> queued;
   std::size_t sent = 0;  // in the request in flight
   bool in_flight = false;
+  bool closed = false;
+  std::optional<CallTimer::Id> timer;
 };
 
-TicketOutbox::TicketOutbox(Options options) : state_(std::make_shared<State>(options)) {}
+TicketOutbox::TicketOutbox(ActorSystem& system, Options options)
+    : state_(std::make_shared<State>(system, std::move(options))) {}
 
-TicketOutbox::~TicketOutbox() { set_channel(nullptr); }
-
-void TicketOutbox::set_channel(Ref<Channel> agent) {
-  {
-    const std::scoped_lock lock(state_->mutex);
-    std::swap(state_->agent, agent);  // the old one is dropped outside the lock
-  }
-  state_->flush();
+TicketOutbox::~TicketOutbox() {
+  std::unique_lock lock(state_->mutex);
+  state_->closed = true;
+  const auto timer = std::exchange(state_->timer, std::nullopt);
+  lock.unlock();
+  if (timer) state_->system.timer().remove(*timer);
 }
 
 void TicketOutbox::skip(LaneTicket ticket) {
   {
     const std::scoped_lock lock(state_->mutex);
     state_->queued.push_back(std::move(ticket));
+    if (state_->timer) return;  // the agent cannot be told at present
   }
   state_->flush();
 }
@@ -59,13 +64,28 @@ std::size_t TicketOutbox::unconfirmed() const {
   return state_->queued.size() + state_->sent;
 }
 
+void TicketOutbox::State::again_locked() {
+  if (closed || timer) return;
+  const TimePoint at = SteadyClock().now() + options.again_after;
+  timer = system.timer().add(at, [weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (!self) return;
+    {
+      const std::scoped_lock lock(self->mutex);
+      self->timer.reset();
+    }
+    self->flush();
+  });
+}
+
 void TicketOutbox::State::flush() {
-  Ref<Channel> channel;
+  const Ref<Channel> channel = options.channel();
   std::deque<LaneTicket> tickets;
   std::map<std::string, std::vector<std::uint64_t>> by_lane;
   {
     const std::scoped_lock lock(mutex);
-    if (in_flight || !agent || agent->failure() || queued.empty()) return;
+    if (closed || in_flight || queued.empty()) return;
+    if (!channel || channel->failure()) return again_locked();
     while (!queued.empty() && tickets.size() < kTicketsPerRequestMax) {
       by_lane[queued.front().lane].push_back(queued.front().number);
       tickets.push_back(std::move(queued.front()));
@@ -73,7 +93,6 @@ void TicketOutbox::State::flush() {
     }
     sent = tickets.size();
     in_flight = true;
-    channel = agent;
   }
   LaneSkips skips;
   for (auto& [lane, numbers] : by_lane) skips.lanes.push_back({lane, std::move(numbers)});
@@ -89,7 +108,6 @@ void TicketOutbox::State::flush() {
 
 void TicketOutbox::State::answered(std::deque<LaneTicket> tickets,
                                    const result<std::vector<std::byte>>& answer) {
-  bool go_on = true;
   {
     const std::scoped_lock lock(mutex);
     in_flight = false;
@@ -97,17 +115,16 @@ void TicketOutbox::State::answered(std::deque<LaneTicket> tickets,
     // What the agent refuses for good (a lane that it does not keep) holds nobody up there.
     const bool refused = !answer && (answer.error().code == ErrorCode::kConflict ||
                                      answer.error().code == ErrorCode::kNotFound);
-    if (!answer) log::warn("lane tickets: {}", answer.error().to_string());
+    if (refused) log::warn("lane tickets: {}", answer.error().to_string());
     if (!answer && !refused) {
       while (!tickets.empty()) {
         queued.push_front(std::move(tickets.back()));
         tickets.pop_back();
       }
-      // Again when the channel is back, or with the next ticket: never in a loop.
-      go_on = answer.error().code == ErrorCode::kDeadline;
+      return again_locked();
     }
   }
-  if (go_on) flush();
+  flush();
 }
 
 /// A place in line: a number that the agent will be told is over.

@@ -10,12 +10,15 @@
 // **Invariants:** every number that was given is skipped once its turn is gone, in spite of lost
 // connections: skips are kept until the agent has confirmed them.
 
+#include "runtime/group/actor_system.hpp"
 #include "runtime/group/lane_gate.hpp"
 #include "runtime/group/lane_ticket.hpp"
 #include "runtime/link/channel.hpp"
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -25,17 +28,17 @@ namespace troupe::runtime {
 class TicketOutbox {
  public:
   struct Options {
+    /// The connection to the agent as it is now; null while there is none.
+    std::function<Ref<Channel>()> channel;
     std::size_t tickets_max = std::size_t{1} << 20;  ///< unconfirmed; beyond, new calls are refused
     Duration answer_within = std::chrono::seconds(10);
+    Duration again_after = std::chrono::milliseconds(100);  ///< when it could not be told
   };
-  TicketOutbox() : TicketOutbox(Options{}) {}
-  explicit TicketOutbox(Options options);
+  TicketOutbox(ActorSystem& system, Options options);
   ~TicketOutbox();
   TicketOutbox(const TicketOutbox&) = delete;
   TicketOutbox& operator=(const TicketOutbox&) = delete;
 
-  /// The channel to the agent, at first and after each reconnection; null while there is none.
-  void set_channel(Ref<Channel> agent);
   void skip(LaneTicket ticket);
   bool full() const;
   std::size_t unconfirmed() const;

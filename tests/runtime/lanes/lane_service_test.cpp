@@ -56,10 +56,9 @@ class Lanes : public testing::Test {
     auto ends = make_channel_pair(std::make_shared<NoService>(), agent_,
                                   {.first = {PeerRole::kController, "job"}, .second = {PeerRole::kNode, "n"}});
     controller_ = ends.first;
-    outbox_->set_channel(controller_);
   }
   ~Lanes() override {
-    outbox_->set_channel(nullptr);
+    outbox_.reset();
     controller_->close(Error{.code = ErrorCode::kCancelled, .message = "over", .origin = {}, .causes = {}});
   }
   std::unique_ptr<LaneGate::Turn> reserve() { return gate_.reserve({.phase = "train", .owner = "policy"}).value(); }
@@ -80,7 +79,12 @@ class Lanes : public testing::Test {
   std::shared_ptr<LaneService> agent_ =
       LaneService::make(system_, {.device_capacity = {mebibytes(100), mebibytes(50)}});
   Ref<Channel> controller_;
-  std::shared_ptr<TicketOutbox> outbox_ = std::make_shared<TicketOutbox>();
+  std::atomic<bool> connected_{true};
+  std::shared_ptr<TicketOutbox> outbox_ = std::make_shared<TicketOutbox>(
+      system_, TicketOutbox::Options{.channel = [this] { return connected_ ? controller_ : nullptr; },
+                                     .tickets_max = std::size_t{1} << 20,
+                                     .answer_within = 5s,
+                                     .again_after = 5ms});
   TicketGate gate_{lane_name("job", 0), outbox_};
 };
 
@@ -122,13 +126,13 @@ TEST_F(Lanes, ACallThatIsNeverMadeHoldsNobodyUp) {
 
 TEST_F(Lanes, SkipsWaitForTheConnectionToComeBack) {
   TestRank policy(agent_, "job/policy/0");
-  outbox_->set_channel(nullptr);
+  connected_ = false;
   for (int i = 0; i < 5; ++i) reserve().reset();
   EXPECT_EQ(outbox_->unconfirmed(), 5U);
   const auto sixth = reserve();
   std::thread later([&] {
     ASSERT_TRUE(until([](const LaneReport& lane) { return lane.waiting.size() == 1; }));
-    outbox_->set_channel(controller_);
+    connected_ = true;
   });
   EXPECT_TRUE(policy.lanes->wait(*sixth->ticket(), "train", soon()).has_value());
   later.join();
