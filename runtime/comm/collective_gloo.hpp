@@ -14,7 +14,8 @@
 // A process that dies without is noticed by its closed connections, within milliseconds; one that
 // is stopped by the deadline of the operation, or by `abort` from whoever learns of it.
 // **Threads:** as Collective. Each handle of a whole group has three threads of its own: one gets
-// messages, one watches connections, one moves payload; Gloo adds one for its sockets.
+// messages, one watches connections, one keeps time; Gloo adds one for its sockets. The first group
+// makes the process ignore SIGPIPE, unless it has a handler.
 // **Invariants:** waiting operations end within 100 ms of `abort`. A failure while payload moves
 // leaves the connections unusable until `rebuild`, also those of groups split from this one.
 // `rebuild` is for whole groups: split again afterwards.

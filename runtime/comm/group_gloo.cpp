@@ -21,7 +21,10 @@ using Kind = GroupFrame::Kind;
 }  // namespace
 
 GlooSession::~GlooSession() {
-  if (links_) links_->stop();
+  if (!links_) return;
+  // What was said last, e.g. that a rank leaves, still arrives.
+  if (!broken_.load()) links_->flush(Deadline::in(kFlushWait));
+  links_->stop();
 }
 
 std::vector<std::shared_ptr<GlooGroup>> GlooSession::groups() {
@@ -63,6 +66,7 @@ void GlooSession::send(int peer, GroupFrame frame) {
 }
 
 void GlooSession::break_off(const Error& cause) {
+  broken_.store(true);
   if (links_) links_->break_off();
   for (const auto& group : groups()) group->fail_here(cause);
 }
@@ -99,6 +103,7 @@ GlooGroup::GlooGroup(Place place, GlooSession& session)
     : place_(std::move(place)),
       session_(session),
       departed_(place_.labels.ranks.size(), 0),
+      closed_at_(place_.labels.ranks.size()),
       unread_(place_.labels.ranks.size(), 0) {
   if (place_.rank == 0) meeting_.emplace(place_.labels);
 }
@@ -374,14 +379,14 @@ void GlooGroup::leave() {
     const std::lock_guard lock(mutex_);
     sent.swap(sent_);
   }
-  if (size() > 1) session_.links().flush(flushed);
   bool through = true;
   for (const auto& [where, one] : sent) {
     if (one.transfer)
       through = one.transfer->wait(flushed).kind == TransferEnd::Kind::kDone && through;
   }
   session_.remove(place_.id);
-  if (!through) session_.links().break_off();  // their memory goes now
+  // Their memory goes now.
+  if (!through) session_.break_off(labels().gone(rank()));
 }
 
 void GlooGroup::on_closed(int peer, const std::string& /*why*/) {
@@ -394,9 +399,9 @@ void GlooGroup::on_closed(int peer, const std::string& /*why*/) {
   }
   if (gone == 0) return apply({.kind = Verdict::Kind::kGone, .rank = 0});
   {
-    // For messages only: whether an operation began is for rank 0 to say.
+    // For messages only, and if rank 0 says nothing: whether an operation began is its business.
     const std::lock_guard lock(mutex_);
-    departed_[index(gone)] = 1;
+    closed_at_[index(gone)] = std::chrono::steady_clock::now();
   }
   changed_.notify_all();
 }

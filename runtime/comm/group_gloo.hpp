@@ -16,8 +16,10 @@
 #include "runtime/comm/links_gloo.hpp"
 #include "runtime/comm/meeting.hpp"
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -57,6 +59,7 @@ class GlooSession final : public GlooLinks::Listener {
   std::vector<std::shared_ptr<GlooGroup>> groups();
 
   std::unique_ptr<GlooLinks> links_;
+  std::atomic<bool> broken_{false};
   std::mutex mutex_;  // guards what follows
   std::map<std::uint64_t, std::weak_ptr<GlooGroup>> groups_;
   std::deque<std::pair<int, GroupFrame>> orphans_;
@@ -132,6 +135,7 @@ class GlooGroup final {
   void send_to(int rank, GroupFrame frame);
   std::uint64_t slot(std::uint64_t operation, std::uint64_t phase) const;
   Error end_error(const TransferEnd& end);
+  bool wait_on_peer(Lock& lock, int peer, Deadline deadline, const std::function<bool()>& ready);
   result<void> wait_for(const std::shared_ptr<Transfer>& transfer, Deadline deadline);
   void put_message(int from, GroupFrame frame);
   result<void> take(int peer, int tag, Message message, Buffer data, Deadline deadline);
@@ -149,6 +153,7 @@ class GlooGroup final {
   std::optional<Error> failure_;
   std::optional<Error> departure_;
   std::vector<char> departed_;
+  std::vector<std::optional<TimePoint>> closed_at_;  // [R] connections seen closed
   bool left_ = false;
   std::shared_ptr<Transfer> active_;
   std::vector<std::weak_ptr<GlooGroup>> children_;

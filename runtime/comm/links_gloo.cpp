@@ -12,9 +12,11 @@
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/store.h>
 #include <gloo/transport/tcp/device.h>
+#include <signal.h>
 
 #include <atomic>
 #include <condition_variable>
+#include <csignal>
 #include <deque>
 #include <exception>
 #include <mutex>
@@ -30,6 +32,14 @@ constexpr std::uint64_t kWatchSlot = 2;
 constexpr Duration kClosedGrace = std::chrono::milliseconds(10);
 
 using GlooBuffer = gloo::transport::UnboundBuffer;
+
+/// Gloo writes to sockets that a peer may have closed; that is no reason to die. What a program has
+/// chosen to do about the signal stays.
+void ignore_broken_pipes() {
+  struct sigaction present {};
+  if (sigaction(SIGPIPE, nullptr, &present) == 0 && present.sa_handler == SIG_DFL)
+    std::signal(SIGPIPE, SIG_IGN);
+}
 
 std::size_t index(int peer) { return static_cast<std::size_t>(peer); }
 
@@ -265,13 +275,18 @@ void Links::acknowledge(int peer, std::uint64_t frames) {
 
 void Links::flush(Deadline deadline) {
   for (Outgoing& out : outgoing_) {
-    const std::lock_guard lock(out.mutex);
+    std::deque<Frame> frames;  // waited for without the lock, which the peers' answers need
+    {
+      const std::lock_guard lock(out.mutex);
+      frames.swap(out.frames);
+      out.let_go += frames.size();
+    }
     try {
-      for (; !out.frames.empty(); out.frames.pop_front(), ++out.let_go) {
+      for (const Frame& frame : frames) {
         const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
             deadline.at - std::chrono::steady_clock::now());
         // A limit of Gloo's own closes everything, which is what comes next anyway.
-        out.frames.front().buffer->waitSend(std::max(left, std::chrono::milliseconds(1)));
+        frame.buffer->waitSend(std::max(left, std::chrono::milliseconds(1)));
       }
     } catch (const std::exception&) {
       // that peer is gone, or does not read
@@ -290,6 +305,7 @@ void Links::break_off() { context_->closeConnections(); }
 
 result<std::unique_ptr<GlooLinks>> GlooLinks::connect(const Options& options,
                                                       RendezvousStore& store) {
+  ignore_broken_pipes();
   try {
     const gloo::transport::tcp::attr attributes(options.host.c_str());
     std::shared_ptr<gloo::transport::Device> device =

@@ -20,7 +20,28 @@ std::uint64_t message_slot(std::uint64_t group, int from, int to, std::uint64_t 
   return mix_seed(mix_seed(group, ~way), id) | (std::uint64_t{1} << 63);
 }
 
+/// A peer whose connection is closed counts as gone once rank 0 has had this long to say why.
+constexpr Duration kWordOfLossWait = std::chrono::seconds(1);
+
 }  // namespace
+
+/// Waits until `ready`, a failure, or the peer is gone; false at the deadline.
+bool GlooGroup::wait_on_peer(Lock& lock, int peer, Deadline deadline,
+                             const std::function<bool()>& ready) {
+  const auto over = [&] { return failure_ || departed_[index(peer)] != 0 || ready(); };
+  while (!over()) {
+    const auto& closed = closed_at_[index(peer)];
+    if (closed &&
+        (departed_[0] != 0 || std::chrono::steady_clock::now() >= *closed + kWordOfLossWait)) {
+      departed_[index(peer)] = 1;
+      return true;
+    }
+    if (deadline.passed()) return false;
+    changed_.wait_until(lock,
+                        closed ? std::min(deadline.at, *closed + kWordOfLossWait) : deadline.at);
+  }
+  return true;
+}
 
 result<void> GlooGroup::send(ConstBuffer data, int peer, int tag, Deadline deadline) {
   if (peer < 0 || peer >= size()) {
@@ -126,7 +147,7 @@ result<void> GlooGroup::receive(Buffer data, int peer, int tag, Deadline deadlin
     Lock lock(mutex_);
     const auto has_message = [&] { return mailbox_.contains({peer, tag}); };
     const auto gone = [&] { return departed_[index(peer)] != 0; };
-    changed_.wait_until(lock, deadline.at, [&] { return failure_ || gone() || has_message(); });
+    wait_on_peer(lock, peer, deadline, has_message);
     if (failure_) return fail(*failure_);
     // A rank that sent and then left in good order is still heard.
     if (!has_message()) {
