@@ -222,10 +222,9 @@ void Cluster::rebuild() {
   }
   offered_.resize(nodes_.size());
   offered_capacity_.resize(nodes_.size());
-  for (std::size_t i = 0; i < nodes_.size(); ++i) {
-    refresh(i);
-    refresh_capacity(i);
-  }
+  capacity_.resize(nodes_.size());
+  plain_.resize(nodes_.size());
+  for (std::size_t i = 0; i < nodes_.size(); ++i) refresh_capacity(i);
   ++version_;
   ++topology_version_;
 }

@@ -51,6 +51,7 @@ CountFill::CountFill(const Problem& problem, const SiteList& sites, SearchState&
     if (now_ != nullptr) now_caps_[depth].resize(count_at(depth));
     if (depth <= level_depth_) units_[depth].resize(count_at(depth));
   }
+  if (leaf_depth_ == kSiteDepth) node_room_.resize(count_at(kNodeDepth));
 }
 
 std::size_t CountFill::count_at(int depth) const {
@@ -75,13 +76,17 @@ std::pair<std::size_t, std::size_t> CountFill::parts(const Container& container,
   return {sites_.begin[nodes.first], sites_.begin[nodes.second]};
 }
 
-void CountFill::sum_up(const Container& container, Caps (&caps)[5], int from_depth) const {
+/// Sums from the parts at `from_depth` up to the container. Parts of one node share its memory and
+/// named resources, so a node takes no more than its room, in units of `chunk`.
+void CountFill::sum_up(const Container& container, Caps (&caps)[5], int from_depth,
+                       std::int32_t chunk) const {
   for (int depth = from_depth - 1; depth >= container.depth; --depth) {
     const auto [begin, end] = parts(container, depth);
     for (std::size_t i = begin; i < end; ++i) {
       const auto [first, last] = parts({depth, i}, depth + 1);
       std::int64_t sum = 0;
       for (std::size_t part = first; part < last; ++part) sum += caps[depth + 1][part];
+      if (depth == kNodeDepth) sum = std::min<std::int64_t>(sum, node_room_[i] / chunk);
       caps[depth][i] = static_cast<std::int32_t>(std::min<std::int64_t>(sum, kRoomMax));
     }
   }
@@ -120,38 +125,18 @@ void CountFill::measure(const Shape& shape, std::int32_t limit, const Container&
       const bool may = shape.eligible[index(site.position)] != 0;
       caps[leaf_depth_][i] = may ? state.fits(shape.demand, site, limit) : 0;
     }
-    sum_up(container, caps, leaf_depth_);
-    if (leaf_depth_ == kNodeDepth || container.depth == kSiteDepth) return;
+    if (leaf_depth_ == kNodeDepth) return;
     const auto [first, last] = parts(container, kNodeDepth);
-    for (std::size_t i = first; i < last; ++i) {  // sockets share memory and named resources
-      std::int32_t& cap = caps[kNodeDepth][i];
-      if (cap > 0) cap = std::min(cap, state.fits_node(shape.demand, i, limit));
-    }
-    sum_up(container, caps, kNodeDepth);
+    for (std::size_t i = first; i < last; ++i)
+      node_room_[i] = shape.eligible[i] != 0 ? state.fits_node(shape.demand, i, limit) : 0;
   };
-  fits_into(state_, caps_);
-  if (level_depth_ == kSiteDepth) {
-    // The level's own limit must cut sites before nodes are summed.
-    const auto [begin, end] = parts(container, kSiteDepth);
-    for (std::size_t i = begin; i < end; ++i) {
-      const std::int32_t here = occupied.counts[i];
-      const bool may =
-          problem_.rules.may_join(here, occupied.total - here) && (only < 0 || i == index(only));
-      caps_[kSiteDepth][i] = may ? std::min(caps_[kSiteDepth][i], problem_.rules.most - here) : 0;
-    }
-    const auto [first, last] = parts(container, kNodeDepth);
-    for (std::size_t i = first; i < last && container.depth <= kNodeDepth; ++i) {
-      std::int64_t sum = 0;
-      for (std::size_t s = sites_.begin[i]; s < sites_.begin[i + 1]; ++s)
-        sum += caps_[kSiteDepth][s];
-      caps_[kNodeDepth][i] =
-          static_cast<std::int32_t>(std::min<std::int64_t>(caps_[kNodeDepth][i], sum));
-    }
-    sum_up(container, caps_, kNodeDepth);
-  } else {
-    limit_to_rules(container, occupied, only);
+  if (now_ != nullptr) {
+    fits_into(*now_, now_caps_);
+    sum_up(container, now_caps_, leaf_depth_);
   }
-  if (now_ != nullptr) fits_into(*now_, now_caps_);
+  fits_into(state_, caps_);
+  sum_up(container, caps_, leaf_depth_);
+  limit_to_rules(container, occupied, only);
 }
 
 bool CountFill::is_used(const Occupied& occupied, int depth, std::size_t i) const {
@@ -395,7 +380,8 @@ std::optional<CountFill::Counts> CountFill::choose(const Container& container, s
       Amounts stepwise;
       descend(here, wanted, level_depth_, units_, occupied, stepwise);
       try_amounts(std::move(stepwise), part.cap - wanted);
-      if (depth == level_depth_ - 1) continue;
+      // Parts of one node share its room, which a flat choice would not see.
+      if (depth == level_depth_ - 1 || level_depth_ == kSiteDepth) continue;
       auto all = parts_of(here, level_depth_, units_[level_depth_], occupied);
       Amounts flat;
       pick(all, wanted, flat);
@@ -420,41 +406,82 @@ std::optional<CountFill::Counts> CountFill::choose_exact(const Container& contai
     if (cap < exact - here) return std::nullopt;
     forced.emplace_back(i, exact - here);
     left -= exact - here;
+    if (level_depth_ < kSiteDepth) continue;
+    std::int32_t& room = node_room_[index(sites_.sites[i].position)];
+    room -= exact - here;
+    if (room < 0) return std::nullopt;
   }
   if (left < 0 || left % exact != 0) return std::nullopt;
-  sum_up(container, units_, level_depth_);
+  sum_up(container, units_, level_depth_, exact);
   if (units_[container.depth][container.index] < left / exact) return std::nullopt;
   if (left == 0) return inside(forced, occupied);
   return choose(container, left / exact, exact, forced, occupied);
+}
+
+/// How many bundles there are room for when no domain of the level holds more than `height`; and
+/// which, one round after the other, so that a node with little room uses many of its parts.
+std::int64_t CountFill::fill_to_height(const Container& container, std::int32_t height,
+                                       const Occupied& occupied, Amounts* out) const {
+  const Caps& caps = caps_[level_depth_];
+  const auto below = [&](std::size_t i, std::int32_t h) {
+    return std::clamp(h - occupied.counts[i], 0, caps[i]);
+  };
+  std::int64_t sum = 0;
+  if (level_depth_ < kSiteDepth) {
+    const auto [begin, end] = parts(container, level_depth_);
+    for (std::size_t i = begin; i < end; ++i) {
+      sum += below(i, height);
+      if (out != nullptr && below(i, height) > 0) out->emplace_back(i, below(i, height));
+    }
+    return sum;
+  }
+  const auto [begin, end] = parts(container, kNodeDepth);
+  for (std::size_t node = begin; node < end; ++node) {
+    const std::size_t first = sites_.begin[node];
+    const std::size_t last = sites_.begin[node + 1];
+    std::int64_t wanted = 0;
+    for (std::size_t i = first; i < last; ++i) wanted += below(i, height);
+    const std::int64_t room = std::min<std::int64_t>(wanted, node_room_[node]);
+    sum += room;
+    if (out == nullptr) continue;
+    std::vector<std::int32_t> taken(last - first, 0);
+    std::int64_t left = room;
+    for (std::int32_t h = 1; h <= height && left > 0; ++h) {
+      for (std::size_t i = first; i < last && left > 0; ++i) {
+        if (below(i, h) <= taken[i - first]) continue;
+        ++taken[i - first];
+        --left;
+      }
+    }
+    for (std::size_t i = first; i < last; ++i) {
+      if (taken[i - first] > 0) out->emplace_back(i, taken[i - first]);
+    }
+  }
+  return sum;
 }
 
 /// Fills all domains to the same height, as far as they go; the last round chooses.
 std::optional<CountFill::Counts> CountFill::choose_spread(const Container& container,
                                                           std::int32_t wanted,
                                                           const Occupied& occupied) {
-  const auto [begin, end] = parts(container, level_depth_);
-  const auto room_below = [&](std::size_t i, std::int32_t height) {
-    return std::clamp(height - occupied.counts[i], 0, caps_[level_depth_][i]);
-  };
-  const auto room = [&, begin = begin, end = end](std::int32_t height) {
-    std::int64_t sum = 0;
-    for (std::size_t i = begin; i < end; ++i) sum += room_below(i, height);
-    return sum;
-  };
   std::int32_t low = 0;  // too low
   std::int32_t high = occupied.total + wanted;
-  if (room(high) < wanted) return std::nullopt;
+  if (fill_to_height(container, high, occupied, nullptr) < wanted) return std::nullopt;
   while (high - low > 1) {
     const std::int32_t middle = low + (high - low) / 2;
-    (room(middle) < wanted ? low : high) = middle;
+    const bool enough = fill_to_height(container, middle, occupied, nullptr) >= wanted;
+    (enough ? high : low) = middle;
   }
   Amounts forced;
   std::int32_t left = wanted;
-  for (std::size_t i = begin; i < end; ++i) {
-    const std::int32_t sure = room_below(i, low);
-    if (sure > 0) forced.emplace_back(i, sure);
-    left -= sure;
-    units_[level_depth_][i] = room_below(i, high) - sure;
+  left -= static_cast<std::int32_t>(fill_to_height(container, low, occupied, &forced));
+  Caps& units = units_[level_depth_];
+  const auto [begin, end] = parts(container, level_depth_);
+  for (std::size_t i = begin; i < end; ++i)
+    units[i] = std::clamp(high - occupied.counts[i], 0, caps_[level_depth_][i]);
+  for (const auto& [part, amount] : forced) {
+    units[part] -= amount;
+    if (level_depth_ == kSiteDepth) node_room_[index(sites_.sites[part].position)] -= amount;
   }
   sum_up(container, units_, level_depth_);
   return choose(container, left, 1, forced, occupied);

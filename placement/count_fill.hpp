@@ -91,7 +91,8 @@ class CountFill {
     Cost cost = {};
   };
 
-  void sum_up(const Container& container, Caps (&caps)[5], int from_depth) const;
+  void sum_up(const Container& container, Caps (&caps)[5], int from_depth,
+              std::int32_t chunk = 1) const;
   void limit_to_rules(const Container& container, const Occupied& occupied, std::int32_t only);
   std::vector<Part> parts_of(const Container& container, int depth, const Caps& caps,
                              const Occupied& occupied) const;
@@ -105,6 +106,8 @@ class CountFill {
                                const Amounts& forced, const Occupied& occupied) const;
   void choose_in_one_domain(Best& best, const Container& container, std::int32_t wanted,
                             const Occupied& occupied) const;
+  std::int64_t fill_to_height(const Container& container, std::int32_t height,
+                              const Occupied& occupied, Amounts* out) const;
   std::optional<Counts> choose_exact(const Container& container, std::int32_t wanted,
                                      const Occupied& occupied);
   std::optional<Counts> choose_spread(const Container& container, std::int32_t wanted,
@@ -122,9 +125,9 @@ class CountFill {
   int leaf_depth_;
   int level_depth_;
   const Shape* shape_ = nullptr;
-  Caps fits_;         ///< per site
   Caps now_caps_[5];  ///< as caps_ of what is free now, when now_ is given
   Caps caps_[5];      ///< bundles per part; the rules cut the level's parts and those above
+  Caps node_room_;    ///< at levels below the node: what its parts may take together
   Caps units_[5];     ///< units per part, from the level upwards
 };
 

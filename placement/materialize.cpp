@@ -197,7 +197,7 @@ std::vector<BundlePlacement> materialize(const Problem& problem, Plan plan) {
   for (const Shape& shape : problem.shapes) {
     const auto end = next + static_cast<std::ptrdiff_t>(shape.bundles.size());
     std::stable_sort(next, end, [](const Given& a, const Given& b) {
-      return std::tie(a.position, a.socket, a.devices) < std::tie(b.position, b.socket, b.devices);
+      return std::tie(a.position, a.devices, a.socket) < std::tie(b.position, b.devices, b.socket);
     });
     for (const std::int32_t bundle : shape.bundles)
       bundles.emplace_back(bundle, &shape, std::move(*next++));

@@ -327,7 +327,10 @@ PlaceResult Placer::place(const Cluster& cluster, const GroupRequest& request,
   Problem problem(cluster, request, kept, view);
   PlaceResult result;
   if (problem.missing == 0) {
+    std::vector<BundlePlacement> whole;
+    for (const auto& [bundle, placement] : kept) whole.push_back(placement);
     result.outcome = PlaceOutcome::kFound;
+    result.cost = cost_of(cluster, request, whole);
     return result;
   }
   const NodeRules rules(cluster, request, view != View::kEmpty);
