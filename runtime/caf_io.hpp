@@ -3,8 +3,9 @@
 // CAF's I/O module: brokers and their middleman, beside runtime/caf.hpp. Only the socket driver of
 // runtime/link includes it.
 //
-// For sources only. What is used is the same in 0.17.6 and 1.x: `spawn_broker`, scribes and doormen
-// over given sockets, `configure_read`, `wr_buf`, `flush`, and the messages of brokers. BASP is not.
+// For sources only. What is used is the same in 0.17.6 and 1.x: `spawn_broker`, scribes and
+// doormen over given sockets, `configure_read`, `wr_buf`, `flush`, and the messages of brokers;
+// BASP is not used.
 // **Threads:** broker handlers run on the middleman's multiplexer thread and must not block.
 
 #include "runtime/caf.hpp"

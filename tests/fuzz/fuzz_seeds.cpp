@@ -1,11 +1,13 @@
 // Writes seeds for the fuzzers of the binary formats: `fuzz_seeds FOLDER` fills FOLDER/batch,
-// FOLDER/envelope and FOLDER/checkpoint_index. Made, not stored, so that they follow the schemas.
+// FOLDER/envelope, FOLDER/frame_reader and FOLDER/checkpoint_index. Made, not stored, so that they
+// follow the schemas.
 
 #include "runtime/base/check.hpp"
 #include "runtime/batch/batch.hpp"
 #include "runtime/batch/durable_file.hpp"
 #include "runtime/batch/envelope_codec.hpp"
 #include "runtime/checkpoint/index_codec.hpp"
+#include "runtime/link/handshake.hpp"
 
 #include <filesystem>
 #include <limits>
@@ -67,6 +69,45 @@ void write_envelopes(const std::filesystem::path& folder) {
   put(folder, "abort", encode_envelope(envelope));
 }
 
+/// A whole session without token as a stream, and as scripts for either side; see the fuzzer.
+void write_links(const std::filesystem::path& folder) {
+  const auto options = [](PeerRole role, const char* name) {
+    HandshakeOptions made;
+    made.self = {role, name};
+    return made;
+  };
+  Handshake dialler(LinkSide::kDialler, options(PeerRole::kNode, "gpu-1"));
+  Handshake acceptor(LinkSide::kAcceptor, options(PeerRole::kHead, "main"));
+  const HandshakeMessage hello = dialler.hello();
+  const auto challenge = acceptor.step(hello.kind, hello.payload);
+  const auto proof = dialler.step(challenge->send->kind, challenge->send->payload);
+  Envelope call;
+  call.method = "echo";
+  const HandshakeMessage envelope{FrameKind::kEnvelope, encode_envelope(call).value()};
+  const Error no{.code = ErrorCode::kConflict, .message = "no", .origin = {}, .causes = {}};
+  const auto stream = [&](std::vector<HandshakeMessage> messages) {
+    FrameWriter writer;
+    std::vector<char> bytes{0};
+    for (const auto& one : messages) writer.append(one.kind, one.payload, bytes);
+    const auto raw = std::as_bytes(std::span(bytes));
+    return std::vector<std::byte>(raw.begin(), raw.end());
+  };
+  const auto script = [&](int side, std::vector<HandshakeMessage> messages) {
+    std::vector<std::byte> bytes{static_cast<std::byte>(side)};
+    for (const auto& one : messages) {
+      bytes.push_back(static_cast<std::byte>(one.kind));
+      bytes.push_back(static_cast<std::byte>(one.payload.size() & 255U));
+      bytes.push_back(static_cast<std::byte>(one.payload.size() >> 8U));
+      bytes.insert(bytes.end(), one.payload.begin(), one.payload.end());
+    }
+    return bytes;
+  };
+  put(folder, "stream", stream({hello, *proof->send, envelope, envelope}));
+  put(folder, "acceptor", script(1, {hello, *proof->send, envelope, envelope}));
+  put(folder, "dialler", script(2, {*challenge->send, acceptor.welcome(), envelope}));
+  put(folder, "refused", script(2, {Handshake::refusal(no)}));
+}
+
 void write_indexes(const std::filesystem::path& folder) {
   CheckpointIndex index;
   put(folder, "nothing", encode_index(index));
@@ -86,6 +127,7 @@ int main(int argc, char** argv) {
   const std::filesystem::path folder = argv[1];
   write_batches(folder / "batch");
   write_envelopes(folder / "envelope");
+  write_links(folder / "frame_reader");
   write_indexes(folder / "checkpoint_index");
   return 0;
 }

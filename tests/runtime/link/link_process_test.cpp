@@ -62,7 +62,7 @@ class Peer {
 
 /// A head to which the peers dial.
 struct Head {
-  Head() : hub(open_hub(system, named(PeerRole::kHead, "main", kToken))) {
+  explicit Head(Duration dead_after = seconds(3)) : hub(open_hub(system, options(dead_after))) {
     const auto at =
         hub->listen("127.0.0.1", 0, [this](const PeerName&, const Ref<Channel>& channel) {
           const std::lock_guard lock(mutex);
@@ -71,6 +71,11 @@ struct Head {
         });
     EXPECT_TRUE(at);
     address = at->to_string();
+  }
+  static LinkOptions options(Duration dead_after) {
+    LinkOptions made = named(PeerRole::kHead, "main", kToken);
+    made.dead_after = dead_after;
+    return made;
   }
   ActorSystem system;
   std::mutex mutex;  // guards accepted
@@ -113,21 +118,21 @@ TEST(LinkProcess, FindsAStoppedPeerDeadWithinThreeSeconds) {
 }
 
 TEST(LinkProcess, ForgivesAShortStopAndABusyPeer) {
-  Head head;
+  Head head(milliseconds(1500));
   const Peer peer(head.address, "gpu-1", true);
   peer.signal(SIGSTOP);
-  std::this_thread::sleep_for(milliseconds(1500));
+  std::this_thread::sleep_for(milliseconds(700));
   peer.signal(SIGCONT);
   const auto answer =
       head.accepted->request("echo", bytes_of("back"), Deadline::in(seconds(5))).wait();
   ASSERT_TRUE(answer) << answer.error().to_string();
-  std::this_thread::sleep_for(milliseconds(3500));  // computing, and alive
+  std::this_thread::sleep_for(milliseconds(2000));  // computing, and alive
   EXPECT_EQ(head.served->downs, 0);
   EXPECT_TRUE(head.accepted->request("echo", {}, Deadline::in(seconds(5))).wait());
 }
 
 TEST(LinkProcess, FailsAFullQueueWhenThePeerIsStoppedInTraffic) {
-  Head head;
+  Head head(milliseconds(1500));
   const Peer peer(head.address, "gpu-1");
   peer.signal(SIGSTOP);
   std::vector<pending<std::vector<std::byte>>> open;
@@ -140,7 +145,7 @@ TEST(LinkProcess, FailsAFullQueueWhenThePeerIsStoppedInTraffic) {
     ASSERT_FALSE(outcome);
     EXPECT_EQ(outcome.error().code, ErrorCode::kRankDead);
   }
-  EXPECT_LT(SteadyClock().now() - begin, milliseconds(3900));
+  EXPECT_LT(SteadyClock().now() - begin, milliseconds(2600));
   EXPECT_TRUE(soon([&] { return head.accepted->bytes_queued() == 0; }));
 }
 
