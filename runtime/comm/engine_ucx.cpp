@@ -91,7 +91,7 @@ TimePoint UcxEngine::next_due(TimePoint now) const {
   TimePoint due = now + kIdle;
   if (!deadlines_.empty()) due = std::min(due, deadlines_.begin()->first);
   const bool watching =
-      !landings_.empty() || !answers_.empty() || requests_out_ > 0 || !closes_.empty();
+      !landings_.empty() || !answers_.empty() || !pulls_.empty() || !closes_.empty();
   if (watching) due = std::min(due, next_sweep_);
   return due;
 }
@@ -138,7 +138,8 @@ void UcxEngine::expire(TimePoint now) {
 void UcxEngine::check_processes() {
   std::vector<std::pair<std::uint64_t, Error>> dead;
   for (const auto& [epoch, peer] : peers_) {
-    if (peer->lost || !peer->watched || peer->requests_out == 0) continue;
+    if (peer->lost || !peer->watched) continue;
+    if (peer->pulls.empty() && peer->answers_open == 0) continue;
     result<void> alive = probe_directly(peer->address);
     if (!alive && alive.error().code == ErrorCode::kRankDead)
       dead.emplace_back(epoch, std::move(alive).error());

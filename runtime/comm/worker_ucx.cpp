@@ -8,6 +8,7 @@
 #include <array>
 #include <csignal>
 #include <filesystem>
+#include <mutex>
 
 // Not part of the C++ API, and without `extern "C"` guards of its own in every release.
 extern "C" {
@@ -40,7 +41,10 @@ std::string transports(TransportLanes lanes) {
 
 /// UCX takes over SIGSEGV and its kin when it is loaded; a runtime that is embedded must not.
 void restore_signal_handlers() {
-  for (const int number : {SIGILL, SIGSEGV, SIGBUS, SIGFPE}) ucs_debug_disable_signal(number);
+  static std::once_flag once;
+  std::call_once(once, [] {
+    for (const int number : {SIGILL, SIGSEGV, SIGBUS, SIGFPE}) ucs_debug_disable_signal(number);
+  });
 }
 
 class Config {

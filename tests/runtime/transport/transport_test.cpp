@@ -1,0 +1,312 @@
+// Proves that pulls between processes bring exactly the bytes asked for over every lane, and that a
+// death, a stop, a wrong key, an old epoch or a foreign version ends in a typed error in time, with
+// nothing left behind. The owner is a real child process (peer_program.cpp).
+
+#include "runtime/comm/transport.hpp"
+
+#include "runtime/base/rng.hpp"
+#include "runtime/comm/transport_wire.hpp"
+#include "tests/runtime/transport/peer_support.hpp"
+#include "tests/support/line_child.hpp"
+
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <sstream>
+#include <thread>
+
+namespace troupe::runtime {
+namespace {
+
+using namespace std::chrono_literals;
+using test::LineChild;
+using test::to_hex;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr std::int64_t kBig = std::int64_t{24} << 20;
+
+SessionKey job_key() {
+  SessionKey key{};
+  key[0] = std::byte{42};
+  return key;
+}
+
+struct Owner {
+  explicit Owner(const std::string& mode, std::int64_t big = kBig, SessionKey key = job_key())
+      : child({TROUPE_PEER_PROGRAM, mode, to_hex(key), std::to_string(big)}),
+        address(test::from_hex(child.hear())) {}
+  LineChild child;
+  std::vector<std::byte> address;
+};
+
+using Buffer = std::shared_ptr<std::vector<std::byte>>;
+
+class TransportTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override { transport_ = open(GetParam()); }
+
+  static std::unique_ptr<Transport> open(const std::string& mode) {
+    TransportOptions options = transport_options(mode, job_key());
+    options.name = "reader rank 0";
+    options.drain = 500ms;
+    auto columns = std::make_shared<PatternColumns>(kBig);
+    options.source = [columns](ColumnId column, std::int64_t first, std::int64_t rows) {
+      return columns->read(column, first, rows);
+    };
+    auto transport = open_ucx_transport(std::move(options));
+    EXPECT_TRUE(transport) << transport.error().to_string();
+    return *std::move(transport);
+  }
+  result<void> pull(const std::vector<std::byte>& owner, std::uint64_t column, std::int64_t first,
+                    std::int64_t rows, Duration within = 20s) {
+    auto buffer = std::make_shared<std::vector<std::byte>>(static_cast<std::size_t>(rows));
+    PullRequest request{
+        .owner = owner, .parts = {{ColumnId{column}, first, rows, *buffer}}, .keep = buffer};
+    TROUPE_TRY_VOID(pull_and_wait(*transport_, std::move(request), Deadline::in(within)));
+    const std::int64_t wrong = first_wrong(column, first, *buffer);
+    EXPECT_EQ(wrong, -1) << "column " << column << " rows " << first << "+" << rows;
+    return {};
+  }
+  void expect_nothing_left() {
+    const TransportStatistics all = transport_->statistics();
+    EXPECT_EQ(all.pulls_open, 0);
+    EXPECT_EQ(all.pins_held, 0);
+    EXPECT_EQ(all.buffers_orphaned, 0);
+    EXPECT_EQ(all.refused, 0);
+  }
+
+  std::unique_ptr<Transport> transport_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Lanes, TransportTest, ::testing::Values("auto", "shm", "tcp"),
+                         [](const auto& one) { return one.param; });
+
+TEST_P(TransportTest, BringsExactlyTheRowsAskedFor) {
+  Owner owner(GetParam());
+  Rng rng(3);
+  for (const std::int64_t rows : {0L, 1L, 100L, 8192L, 8193L, 70000L, 1L << 20, kBig}) {
+    for (const std::uint64_t column : {1, 100}) {
+      const auto room = static_cast<std::uint64_t>(kBig - rows + 1);
+      const auto first = static_cast<std::int64_t>(rng.below(room));
+      const result<void> done = pull(owner.address, column, first, rows);
+      ASSERT_TRUE(done) << rows << ": " << done.error().to_string();
+    }
+  }
+  expect_nothing_left();
+}
+
+TEST_P(TransportTest, BringsThousandsOfTinyColumnsInFewRequests) {
+  Owner owner(GetParam());
+  constexpr std::size_t kColumns = 4000;
+  auto buffer = std::make_shared<std::vector<std::byte>>(kColumns * 72);
+  PullRequest request{.owner = owner.address, .parts = {}, .keep = buffer};
+  for (std::size_t i = 0; i < kColumns; ++i)  // with gaps, as columns of a batch have
+    request.parts.push_back({ColumnId{1000 + i}, 0, 64, std::span(*buffer).subspan(i * 72, 64)});
+  ASSERT_TRUE(pull_and_wait(*transport_, std::move(request), Deadline::in(20s)));
+  for (std::size_t i = 0; i < kColumns; ++i)
+    ASSERT_EQ(first_wrong(1000 + i, 0, std::span(*buffer).subspan(i * 72, 64)), -1) << i;
+  EXPECT_LE(transport_->statistics().requests, 9);
+  expect_nothing_left();
+}
+
+TEST_P(TransportTest, CarriesPullsBothWaysAtOnce) {
+  Owner owner(GetParam());
+  owner.child.say("pull " + to_hex(transport_->address()) + " 2 0 3000000 12");
+  std::vector<std::thread> engines;
+  std::atomic<int> failures{0};
+  for (std::uint64_t t = 0; t < 4; ++t) {
+    engines.emplace_back([&, t] {
+      for (int i = 0; i < 8; ++i) {
+        if (!pull(owner.address, 1 + t, 1000 * i, 1'000'000)) ++failures;
+        if (!pull(owner.address, 100, 1000 * i, 50'000)) ++failures;
+      }
+    });
+  }
+  for (std::thread& engine : engines) engine.join();
+  EXPECT_EQ(failures, 0);
+  EXPECT_EQ(owner.child.hear(), "ok");
+  expect_nothing_left();
+}
+
+TEST_P(TransportTest, HandsOnTheOwnersRefusal) {
+  Owner owner(GetParam());
+  const result<void> unknown = pull(owner.address, 99, 0, 10);
+  ASSERT_FALSE(unknown);
+  EXPECT_EQ(unknown.error().code, ErrorCode::kNotFound);
+  EXPECT_THAT(unknown.error().message, HasSubstr("column 99"));
+  EXPECT_EQ(pull(owner.address, 1, kBig - 5, 10).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_TRUE(pull(owner.address, 1, 0, 10)) << "a refusal harms nothing";
+  expect_nothing_left();
+}
+
+TEST_P(TransportTest, EndsInRankDeadWhenTheOwnerIsKilledIdle) {
+  Owner owner(GetParam());
+  ASSERT_TRUE(pull(owner.address, 1, 0, 100));
+  owner.child.signal(SIGKILL);  // and not reaped: a zombie must not hide it
+  const auto start = std::chrono::steady_clock::now();
+  const result<void> done = pull(owner.address, 1, 0, 1 << 20, 20s);
+  ASSERT_FALSE(done);
+  EXPECT_EQ(done.error().code, ErrorCode::kRankDead) << done.error().to_string();
+  EXPECT_THAT(done.error().message, HasSubstr("child rank 1"));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 3s);
+  expect_nothing_left();
+}
+
+TEST_P(TransportTest, EndsInRankDeadWhenTheOwnerIsKilledMidTransfer) {
+  for (int round = 0; round < 3; ++round) {
+    Owner owner(GetParam());
+    ASSERT_TRUE(pull(owner.address, 1, 0, 100));
+    std::thread killer([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(3 + 9 * round));
+      owner.child.signal(SIGKILL);
+    });
+    const auto start = std::chrono::steady_clock::now();
+    result<void> done;
+    while ((done = pull(owner.address, 1, 0, kBig))) {
+      ASSERT_LT(std::chrono::steady_clock::now() - start, 10s) << "pulls from the dead go on";
+    }
+    killer.join();
+    EXPECT_EQ(done.error().code, ErrorCode::kRankDead) << done.error().to_string();
+    EXPECT_LT(std::chrono::steady_clock::now() - start, 4s);
+  }
+  expect_nothing_left();
+}
+
+TEST_P(TransportTest, EndsAtTheDeadlineWhenTheOwnerIsStopped) {
+  Owner owner(GetParam());
+  ASSERT_TRUE(pull(owner.address, 1, 0, 100));
+  owner.child.signal(SIGSTOP);
+  const auto start = std::chrono::steady_clock::now();
+  const result<void> done = pull(owner.address, 1, 0, 1 << 20, 400ms);
+  ASSERT_FALSE(done);
+  EXPECT_EQ(done.error().code, ErrorCode::kDeadline) << done.error().to_string();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 1500ms);
+  owner.child.signal(SIGCONT);
+  EXPECT_TRUE(pull(owner.address, 1, 0, 1 << 20)) << "it goes on when the owner does";
+  expect_nothing_left();
+}
+
+TEST_P(TransportTest, FencesOffAPeerThatIsDeclaredLost) {
+  Owner owner(GetParam());
+  ASSERT_TRUE(pull(owner.address, 1, 0, 100));
+  owner.child.signal(SIGSTOP);
+  auto buffer = std::make_shared<std::vector<std::byte>>(1000);
+  pending<void> waiting = transport_->pull(
+      {.owner = owner.address, .parts = {{ColumnId{1}, 0, 1000, *buffer}}, .keep = buffer},
+      Deadline::in(20s));
+  transport_->peer_lost(
+      owner.address,
+      Error{.code = ErrorCode::kRankDead, .message = "signal 9", .origin = {}, .causes = {}});
+  const result<void> done = waiting.wait(Deadline::in(3s));
+  ASSERT_FALSE(done);
+  EXPECT_EQ(done.error().code, ErrorCode::kRankDead);
+  EXPECT_EQ(done.error().root_cause().message, "signal 9");
+  owner.child.signal(SIGCONT);
+  EXPECT_EQ(pull(owner.address, 1, 0, 100).error().code, ErrorCode::kRankDead);
+  buffer.reset();
+}
+
+TEST_P(TransportTest, AddressOfADeadEpochIsAnErrorNotAHang) {
+  std::vector<std::byte> address;
+  {
+    Owner owner(GetParam());
+    address = owner.address;
+  }
+  Owner next(GetParam());
+  const auto start = std::chrono::steady_clock::now();
+  const result<void> done = pull(address, 1, 0, 1000, 5s);
+  ASSERT_FALSE(done);
+  EXPECT_THAT(done.error().code, ::testing::AnyOf(ErrorCode::kRankDead, ErrorCode::kDeadline));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 6s);
+  EXPECT_TRUE(pull(next.address, 1, 0, 1000));
+}
+
+TEST_P(TransportTest, RefusesAndCountsMessagesUnderAnotherKey) {
+  SessionKey other{};
+  Owner owner(GetParam(), kBig, other);
+  const result<void> done = pull(owner.address, 1, 0, 1000, 300ms);
+  ASSERT_FALSE(done);
+  EXPECT_EQ(done.error().code, ErrorCode::kDeadline);
+  std::istringstream statistics(owner.child.ask("statistics"));
+  std::int64_t refused = 0;
+  statistics >> refused;
+  EXPECT_GE(refused, 1);
+}
+
+TEST_P(TransportTest, RefusesAnotherVersionBeforeConnecting) {
+  Owner owner(GetParam());
+  TransportAddress address = *decode_address(owner.address);
+  address.lane_version = "0.9";
+  const result<void> done = pull(encode_address(address), 1, 0, 10);
+  ASSERT_FALSE(done);
+  EXPECT_EQ(done.error().code, ErrorCode::kConflict);
+  EXPECT_THAT(done.error().message, AllOf(HasSubstr("0.9"), HasSubstr("child rank 1")));
+  EXPECT_EQ(pull({std::byte{1}}, 1, 0, 10).error().code, ErrorCode::kCorrupt);
+}
+
+TEST_P(TransportTest, MemoryStaysBoundedOverManyPulls) {
+  Owner owner(GetParam());
+  const auto resident_of_owner = [&] {
+    std::istringstream statistics(owner.child.ask("statistics"));
+    double skip = 0;
+    double resident = 0;
+    statistics >> skip >> skip >> skip >> skip >> resident;
+    return resident;
+  };
+  std::weak_ptr<std::vector<std::byte>> last;
+  const auto once = [&] {
+    auto buffer = std::make_shared<std::vector<std::byte>>(1 << 18);
+    last = buffer;
+    PullRequest request{
+        .owner = owner.address, .parts = {{ColumnId{100}, 0, 1 << 18, *buffer}}, .keep = buffer};
+    ASSERT_TRUE(pull_and_wait(*transport_, std::move(request), Deadline::in(20s)));
+  };
+  for (int i = 0; i < 100; ++i) once();
+  const double here = test::resident_mib();
+  const double there = resident_of_owner();
+  for (int i = 0; i < 1000; ++i) once();
+  EXPECT_LT(test::resident_mib() - here, 16);
+  EXPECT_LT(resident_of_owner() - there, 16);
+  EXPECT_TRUE(last.expired()) << "the buffer is let go with the pull";
+  expect_nothing_left();
+}
+
+TEST_P(TransportTest, ClosingEndsPullsUnderWay) {
+  Owner owner(GetParam());
+  ASSERT_TRUE(pull(owner.address, 1, 0, 100));
+  owner.child.signal(SIGSTOP);
+  auto buffer = std::make_shared<std::vector<std::byte>>(1000);
+  pending<void> waiting = transport_->pull(
+      {.owner = owner.address, .parts = {{ColumnId{1}, 0, 1000, *buffer}}, .keep = buffer},
+      Deadline::in(20s));
+  transport_.reset();
+  EXPECT_EQ(waiting.wait(Deadline::in(1s)).error().code, ErrorCode::kAborted);
+}
+
+TEST_P(TransportTest, LearnsAtOnceThatAPeerHasClosed) {
+  Owner owner(GetParam());
+  ASSERT_TRUE(pull(owner.address, 1, 0, 100));
+  owner.child.say("quit");
+  owner.child.reap();
+  const result<void> done = pull(owner.address, 1, 0, 100, 10s);
+  ASSERT_FALSE(done);
+  EXPECT_EQ(done.error().code, ErrorCode::kRankDead);
+}
+
+TEST(Transport, RefusesOptionsThatCannotWork) {
+  TransportOptions options;
+  options.chunk_bytes = 1;
+  EXPECT_EQ(open_ucx_transport(options).error().code, ErrorCode::kConfig);
+  options = {};
+  options.keepalive = 5s;
+  EXPECT_THAT(open_ucx_transport(options).error().message, HasSubstr("keepalive"));
+  options = {};
+  options.chunks_in_flight = 0;
+  EXPECT_EQ(open_ucx_transport(options).error().code, ErrorCode::kConfig);
+}
+
+TEST(Transport, KeysAreFresh) { EXPECT_NE(*make_session_key(), *make_session_key()); }
+
+}  // namespace
+}  // namespace troupe::runtime
