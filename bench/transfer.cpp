@@ -1,0 +1,260 @@
+// Column transfer between two processes, against what `ucx_perftest` gives on the same transport in
+// the same run.
+//
+//   bench_transfer [--check] [--rounds N] [--lanes host|shm|tcp] [--bytes N]
+//
+// A child exports a batch; this process imports it and resolves it again and again, as a rank does
+// with its share: pull, buffers, length tables and all. Small columns come 32 (or 64 MiB) to a
+// batch, as perftest streams messages of that size. Lanes:
+//   host  what processes of one host get: direct copies   against perftest over posix,sysv,cma
+//   shm   where the kernel forbids those: shared memory   against perftest over posix
+//   tcp   over the loopback interface                     against perftest over tcp
+// Rounds of ours and of perftest alternate, and the best of each counts. Active messages on both
+// sides (`ucp_am_bw`). With --check it ends with 1 when a ratio is below 0.7, or when perftest
+// (package ucx-utils) is not there.
+
+#include "runtime/base/check.hpp"
+#include "runtime/base/log.hpp"
+#include "runtime/exchange/column_exchange.hpp"
+#include "tests/support/line_child.hpp"
+
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using namespace troupe;
+using namespace troupe::runtime;
+using namespace std::chrono_literals;
+using test::LineChild;
+
+constexpr double kBar = 0.7;
+constexpr double kMiB = 1048576;
+
+struct Options {
+  bool check = false;
+  int rounds = 3;
+  std::string lanes;
+  std::int64_t bytes = 0;
+};
+
+std::int64_t columns_of(std::int64_t bytes) {
+  return std::clamp<std::int64_t>((std::int64_t{64} << 20) / bytes, 1, 32);
+}
+
+std::unique_ptr<ColumnExchange> open_exchange(const std::string& lanes, ColumnOwner self) {
+  TransportOptions transport;
+  transport.interfaces = lanes == "shm" ? "" : "lo";
+  transport.direct_copy = lanes == "host";
+  if (lanes == "shm") transport.lanes = TransportLanes::kSharedMemory;
+  if (lanes == "tcp") transport.lanes = TransportLanes::kTcp;
+  ExchangeOptions options;
+  options.self = std::move(self);
+  options.inline_bytes_max = -1;
+  options.lease_expires_after = 1h;  // nobody renews here
+  auto exchange = ColumnExchange::open(std::move(options), std::move(transport));
+  TROUPE_CHECK(exchange.has_value(), "{}", exchange.error().to_string());
+  return *std::move(exchange);
+}
+
+/// The owner: `bench_transfer --owner LANES`; each line of input asks for a batch of one size.
+int run_owner(const std::string& lanes) {
+  log::set_up(log::Level::kError);
+  const auto exchange = open_exchange(lanes, {"policy", RankId{1}});
+  exchange->open_holder("bench");
+  std::cout << test::to_hex(exchange->address()) << std::endl;
+  for (std::string line; std::getline(std::cin, line);) {
+    const std::int64_t bytes = std::stoll(line);
+    Batch batch;
+    for (std::int64_t i = 0; i < columns_of(bytes); ++i) {
+      std::vector<float> values(static_cast<std::size_t>(bytes) / 4, 0.5F);
+      const bool set =
+          batch.set(fmt::format("c{}", i), Column::dense(std::move(values), {256})).has_value();
+      TROUPE_CHECK(set, "column {}", i);
+    }
+    const auto frame = exchange->export_batch(batch);
+    TROUPE_CHECK(frame.has_value(), "{}", frame.error().to_string());
+    std::cout << test::to_hex(*frame) << std::endl;
+  }
+  return 0;
+}
+
+class Reader {
+ public:
+  explicit Reader(const std::string& lanes)
+      : owner_({std::filesystem::read_symlink("/proc/self/exe").string(), "--owner", lanes}),
+        exchange_(open_exchange(lanes, {"controller", RankId{0}})) {
+    exchange_->set_peer({"policy", RankId{1}}, test::from_hex(owner_.hear()));
+    exchange_->set_lease_sender([](const ColumnOwner&, std::string_view, std::vector<std::byte>) {
+      return result<void>();
+    });
+  }
+  void choose(std::int64_t bytes) {
+    batch_ = Batch();
+    const std::string frame = owner_.ask(std::to_string(bytes));
+    auto batch = exchange_->import_batch(test::from_hex(frame));
+    TROUPE_CHECK(batch.has_value(), "{}", batch.error().to_string());
+    batch_ = *std::move(batch);
+    for (int i = 0; i < 3; ++i) resolve();
+  }
+  /// MiB/s over at least `span`.
+  double measure(std::chrono::milliseconds span) {
+    const auto start = std::chrono::steady_clock::now();
+    double moved = 0;
+    std::chrono::duration<double> took{};
+    while (took < span) {
+      resolve();
+      moved += static_cast<double>(batch_.bytes());
+      took = std::chrono::steady_clock::now() - start;
+    }
+    return moved / kMiB / took.count();
+  }
+  TransportStatistics statistics() const { return exchange_->statistics().transport; }
+
+ private:
+  void resolve() {
+    const auto whole = batch_.resolve();
+    TROUPE_CHECK(whole.has_value(), "{}", whole.error().to_string());
+  }
+  LineChild owner_;
+  std::unique_ptr<ColumnExchange> exchange_;
+  Batch batch_;
+};
+
+std::optional<std::string> find_perftest() {
+  std::istringstream folders(std::getenv("PATH") == nullptr ? "/usr/bin" : std::getenv("PATH"));
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    const auto program = std::filesystem::path(folder) / "ucx_perftest";
+    if (std::filesystem::exists(program)) return program.string();
+  }
+  return std::nullopt;
+}
+
+/// A port that was free a moment ago; perftest cannot pick one by itself.
+int free_port() {
+  const int descriptor = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  const bool bound = ::bind(descriptor, reinterpret_cast<sockaddr*>(&address), size) == 0 &&
+                     ::getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &size) == 0;
+  ::close(descriptor);
+  TROUPE_CHECK(bound, "no free port");
+  return ntohs(address.sin_port);
+}
+
+/// MiB/s of `ucx_perftest -t ucp_am_bw`, about `span` long at `guess` MiB/s.
+double perftest(const std::string& program, const std::string& lanes, std::int64_t bytes,
+                double guess, std::chrono::milliseconds span) {
+  const char* transports = lanes == "host" ? "posix,sysv,cma" : lanes == "shm" ? "posix" : "tcp";
+  ::setenv("UCX_TLS", transports, 1);
+  if (lanes != "shm") ::setenv("UCX_NET_DEVICES", "lo", 1);
+  ::setenv("UCX_WARN_UNUSED_ENV_VARS", "n", 1);
+  const double wanted =
+      std::chrono::duration<double>(span).count() * guess * kMiB / static_cast<double>(bytes);
+  const auto count = static_cast<std::int64_t>(std::clamp(wanted, 6.0, 1e6));
+  const std::vector<std::string> common{program,
+                                        "-t",
+                                        "ucp_am_bw",
+                                        "-s",
+                                        std::to_string(bytes),
+                                        "-n",
+                                        std::to_string(count),
+                                        "-w",
+                                        std::to_string(std::min<std::int64_t>(count / 5 + 2, 1000)),
+                                        "-p",
+                                        std::to_string(free_port()),
+                                        "-f"};
+  LineChild server(common);
+  std::this_thread::sleep_for(300ms);  // it does not say when it listens
+  std::vector<std::string> command = common;
+  command.insert(command.begin() + 1, "127.0.0.1");
+  LineChild client(command);
+  double speed = 0;
+  try {
+    for (;;) {
+      std::istringstream words(client.hear(60s));
+      std::vector<double> numbers;
+      for (double number = 0; words >> number;) numbers.push_back(number);
+      if (numbers.size() == 8) speed = numbers[5];  // overall bandwidth
+    }
+  } catch (const std::runtime_error&) {  // its output ends
+  }
+  ::unsetenv("UCX_TLS");
+  ::unsetenv("UCX_NET_DEVICES");
+  TROUPE_CHECK(speed > 0, "ucx_perftest over {} says no bandwidth", transports);
+  return speed;
+}
+
+/// True when the bar holds for every size.
+bool compare(const Options& options, const std::string& program, const std::string& lanes) {
+  constexpr auto kSpan = 400ms;
+  Reader reader(lanes);
+  bool all = true;
+  for (const std::int64_t bytes :
+       {64L << 10, 256L << 10, 1L << 20, 4L << 20, 16L << 20, 64L << 20, 256L << 20}) {
+    if (options.bytes != 0 && bytes != options.bytes) continue;
+    reader.choose(bytes);
+    double ours = 0;
+    double theirs = 0;
+    for (int round = 0; round < options.rounds; ++round) {
+      ours = std::max(ours, reader.measure(kSpan));
+      if (!program.empty())
+        theirs = std::max(theirs, perftest(program, lanes, bytes, std::max(ours, theirs), kSpan));
+    }
+    const double ratio = theirs > 0 ? ours / theirs : 0;
+    all = all && ratio >= kBar;
+    fmt::print(
+        "{:<5} {:>9} KiB × {:<3} {:>9.0f} MiB/s   perftest {:>9.0f} MiB/s   ratio {:.2f}{}\n",
+        lanes, bytes >> 10, columns_of(bytes), ours, theirs, ratio,
+        theirs > 0 && ratio < kBar ? "   MISSED" : "");
+    std::fflush(stdout);
+  }
+  return all;
+}
+
+Options parse(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    const std::string value = i + 1 < argc ? argv[i + 1] : "";
+    if (word == "--check") options.check = true;
+    if (word == "--rounds") options.rounds = std::stoi(value);
+    if (word == "--lanes") options.lanes = value;
+    if (word == "--bytes") options.bytes = std::stoll(value);
+  }
+  return options;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc == 3 && std::string_view(argv[1]) == "--owner") return run_owner(argv[2]);
+  log::set_up(log::Level::kError);
+  const Options options = parse(argc, argv);
+  const std::string program = find_perftest().value_or("");
+  if (program.empty()) fmt::print("ucx_perftest is not there (package ucx-utils): no comparison\n");
+  bool all = true;
+  for (const std::string lanes : {"host", "shm", "tcp"}) {
+    if (options.lanes.empty() || options.lanes == lanes)
+      all = compare(options, program, lanes) && all;
+  }
+  fmt::print("bar: at least {} of perftest: {}\n", kBar, all ? "held" : "missed");
+  return options.check && !all ? 1 : 0;
+}
