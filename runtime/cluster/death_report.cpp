@@ -37,7 +37,7 @@ const std::string* memory_line(const std::vector<std::string>& lines) {
 std::string ending(const ProcessExit& exit) {
   if (exit.kind == ProcessExit::Kind::kExited) return fmt::format("exited with code {}", exit.code);
   return fmt::format("was killed by signal {} ({}){}", exit.signal, signal_name(exit.signal),
-                     exit.core_dumped ? ", core dumped," : "");
+                     exit.core_dumped ? " and dumped core" : "");
 }
 
 }  // namespace

@@ -157,6 +157,7 @@ void LogLines::say_dropped(TimePoint now, std::vector<std::string>& out) {
 }
 
 void LogLines::refill(TimePoint now) {
+  if (refilled_once_ && now <= refilled_at_) return;
   const double lines_max = static_cast<double>(limits_.lines_per_second) * limits_.burst_seconds;
   // A line of full length, every byte of it escaped, must always find room in the end.
   const double bytes_max =

@@ -89,7 +89,7 @@ void eat(std::size_t mebibytes) {
 /// Prints about as fast as a pipe takes it.
 void flood(double seconds, const std::string& line) {
   std::string block;
-  while (block.size() < (64 << 10)) block += line + "\n";
+  for (int i = 0; block.size() < (64 << 10); ++i) block += line + " " + std::to_string(i) + "\n";
   const auto end =
       std::chrono::steady_clock::now() +
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
@@ -138,7 +138,10 @@ int run(const std::vector<std::string>& words, const char* self) {
       if (::write(2, text.data(), text.size()) < 0) return 1;
     }
     if (verb == "binary") say(std::string("\x00\xff\xfe\x1b[31m caf\xc3\xa9\n", 15));
-    if (verb == "flood") flood(std::stod(next()), next());
+    if (verb == "flood") {
+      const double seconds = std::stod(next());
+      flood(seconds, next());
+    }
     if (verb == "eat") eat(static_cast<std::size_t>(std::stoi(next())));
     if (verb == "files") say_files();
     if (verb == "cores") say_cores();

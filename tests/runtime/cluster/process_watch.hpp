@@ -15,6 +15,7 @@
 #include <condition_variable>
 #include <csignal>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -28,74 +29,86 @@ inline std::vector<std::string> child(std::vector<std::string> words) {
   return words;
 }
 
+/// May go before its process does.
 class ProcessWatch {
  public:
   ProcessEvents events() {
     ProcessEvents events;
-    events.on_started = [this](int pid) {
-      const std::lock_guard lock(mutex_);
-      pid_ = pid;
-      changed_.notify_all();
+    events.on_started = [seen = seen_](int pid) {
+      const std::lock_guard lock(seen->mutex);
+      seen->pid = pid;
+      seen->changed.notify_all();
     };
-    events.on_output = [this](OutputStream stream, std::string_view bytes) {
-      const std::lock_guard lock(mutex_);
-      (stream == OutputStream::kOut ? output_ : errors_) += bytes;
-      changed_.notify_all();
+    events.on_output = [seen = seen_](OutputStream stream, std::string_view bytes) {
+      const std::lock_guard lock(seen->mutex);
+      (stream == OutputStream::kOut ? seen->output : seen->errors) += bytes;
+      seen->changed.notify_all();
     };
-    events.on_exit = [this](const ProcessExit& exit) {
-      const std::lock_guard lock(mutex_);
-      exit_ = exit;
-      ++exits_;
-      changed_.notify_all();
+    events.on_exit = [seen = seen_](const ProcessExit& exit) {
+      const std::lock_guard lock(seen->mutex);
+      seen->exit = exit;
+      ++seen->exits;
+      seen->changed.notify_all();
     };
     return events;
   }
 
-  template <class Predicate>
-  bool wait_for(Predicate over, Duration span = std::chrono::seconds(10)) {
-    std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, span, over);
-  }
   int pid() {
-    wait_for([this] { return pid_ != 0 || exit_.has_value(); });
-    return pid_;
+    wait_for([](const Seen& seen) { return seen.pid != 0 || seen.exit.has_value(); });
+    const std::lock_guard lock(seen_->mutex);
+    return seen_->pid;
   }
   ProcessExit exit(Duration span = std::chrono::seconds(10)) {
-    EXPECT_TRUE(wait_for([this] { return exit_.has_value(); }, span)) << "no exit in time";
-    return exit_.value_or(ProcessExit());
+    EXPECT_TRUE(wait_for([](const Seen& seen) { return seen.exit.has_value(); }, span))
+        << "no exit in time";
+    const std::lock_guard lock(seen_->mutex);
+    return seen_->exit.value_or(ProcessExit());
   }
   std::string wait_output(const std::string& wanted) {
-    EXPECT_TRUE(wait_for([&] { return output_.find(wanted) != std::string::npos; }))
-        << "no '" << wanted << "' in: " << output_;
-    return output_;
+    EXPECT_TRUE(wait_for([&](const Seen& seen) {
+      return seen.output.find(wanted) != std::string::npos;
+    })) << "no '"
+        << wanted << "' in: " << output();
+    return output();
   }
   /// The number after `word` in the output.
   int number_after(const std::string& word) {
-    wait_output(word + " ");
-    wait_for([&] { return output_.find('\n', output_.find(word)) != std::string::npos; });
-    return std::stoi(output_.substr(output_.find(word) + word.size() + 1));
+    wait_for([&](const Seen& seen) {
+      const auto at = seen.output.find(word + " ");
+      return at != std::string::npos && seen.output.find('\n', at) != std::string::npos;
+    });
+    const std::string said = wait_output(word + " ");
+    return std::stoi(said.substr(said.find(word + " ") + word.size() + 1));
   }
   std::string output() {
-    const std::lock_guard lock(mutex_);
-    return output_;
+    const std::lock_guard lock(seen_->mutex);
+    return seen_->output;
   }
   std::string errors() {
-    const std::lock_guard lock(mutex_);
-    return errors_;
+    const std::lock_guard lock(seen_->mutex);
+    return seen_->errors;
   }
   int exits() {
-    const std::lock_guard lock(mutex_);
-    return exits_;
+    const std::lock_guard lock(seen_->mutex);
+    return seen_->exits;
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  int pid_ = 0;
-  int exits_ = 0;
-  std::string output_;
-  std::string errors_;
-  std::optional<ProcessExit> exit_;
+  struct Seen {
+    std::mutex mutex;
+    std::condition_variable changed;
+    int pid = 0;
+    int exits = 0;
+    std::string output;
+    std::string errors;
+    std::optional<ProcessExit> exit;
+  };
+  template <class Predicate>
+  bool wait_for(Predicate over, Duration span = std::chrono::seconds(10)) {
+    std::unique_lock lock(seen_->mutex);
+    return seen_->changed.wait_for(lock, span, [&] { return over(*seen_); });
+  }
+  std::shared_ptr<Seen> seen_ = std::make_shared<Seen>();
 };
 
 inline std::size_t entries_of(const char* folder) {
