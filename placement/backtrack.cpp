@@ -62,8 +62,8 @@ Backtrack::Backtrack(const Problem& problem, const SiteList& sites, SearchState&
   for (const Shape& shape : problem.shapes) {
     for (std::size_t i = 0; i < shape.bundles.size(); ++i) order_.push_back(&shape);
   }
-  for (std::size_t i = 0; i < sites.sites.size(); ++i) {
-    const std::size_t position = index(sites.sites[i].position);
+  for (std::size_t i = 0; i < sites.size(); ++i) {
+    const std::size_t position = index(sites[i].position);
     const bool any =
         std::any_of(problem.shapes.begin(), problem.shapes.end(),
                     [position](const Shape& shape) { return shape.eligible[position] != 0; });
@@ -82,7 +82,7 @@ void Backtrack::find_alike() {
   std::map<Key, std::int32_t> last;
   std::size_t before = nodes.size();
   for (const std::size_t site : candidates_) {
-    const std::size_t position = index(sites_.sites[site].position);
+    const std::size_t position = index(sites_[site].position);
     if (position == before || counter_.is_node_used(position)) continue;
     before = position;
     const NodeFree& free = state_.free(position);
@@ -105,7 +105,7 @@ void Backtrack::find_alike() {
 
 /// An untouched node when the one alike before it is untouched, too.
 bool Backtrack::is_repeated(std::size_t site) const {
-  const std::size_t position = index(sites_.sites[site].position);
+  const std::size_t position = index(sites_[site].position);
   const std::int32_t twin = alike_[position];
   return twin >= 0 && touched_[position] == 0 && touched_[index(twin)] == 0;
 }
@@ -144,7 +144,7 @@ void Backtrack::search(std::size_t next, std::size_t first_site) {
   }
   const Shape& shape = *order_[next];
   for (std::size_t i = first_site; i < candidates_.size() && !out_of_budget_; ++i) {
-    const Site& site = sites_.sites[candidates_[i]];
+    const Site site = sites_[candidates_[i]];
     if (shape.eligible[index(site.position)] == 0 || is_repeated(candidates_[i])) continue;
     const std::int32_t here = counter_.here(site);
     if (!problem_.rules.may_join(here, counter_.total() - here)) continue;
@@ -155,7 +155,7 @@ void Backtrack::search(std::size_t next, std::size_t first_site) {
 
 /// One branch per distinct room among the devices that can take a fraction, tightest first.
 void Backtrack::try_site(std::size_t next, std::size_t candidate, const Demand& demand) {
-  const Site& site = sites_.sites[candidates_[candidate]];
+  const Site site = sites_[candidates_[candidate]];
   if (demand.fraction == 0 || site.device >= 0) {
     descend(next, candidate, demand, -1);
     return;
@@ -181,7 +181,7 @@ void Backtrack::descend(std::size_t next, std::size_t candidate, const Demand& d
     out_of_budget_ = true;
     return;
   }
-  const Site& site = sites_.sites[candidates_[candidate]];
+  const Site site = sites_[candidates_[candidate]];
   path_.push_back(state_.give(demand, site, device));
   counter_.add(site);
   ++touched_[index(site.position)];

@@ -8,89 +8,102 @@
 namespace troupe::placement {
 namespace {
 
-/// `group train: bundle 3: `.
-std::string place(const GroupRequest& request, std::size_t bundle) {
-  return fmt::format("group {}: bundle {}", request.name, bundle);
-}
+/// Names a bundle of a group, or a part of the group, when an error needs it.
+struct Place {
+  const GroupRequest& request;
+  std::size_t bundle = 0;
+  std::string_view what = {};
 
-result<void> check_amount(Amount amount, const std::string& where, std::string_view what) {
+  std::string text() const {
+    if (!what.empty()) return fmt::format("group {}: {}", request.name, what);
+    return fmt::format("group {}: bundle {}", request.name, bundle);
+  }
+};
+
+result<void> check_amount(Amount amount, const Place& place, std::string_view what) {
   if (amount < Amount{})
-    return fail(ErrorCode::kInvalidArgument, "{}: {} is negative: {}", where, what,
+    return fail(ErrorCode::kInvalidArgument, "{}: {} is negative: {}", place.text(), what,
                 to_string(amount));
   if (amount > kAmountMax)
-    return fail(ErrorCode::kInvalidArgument, "{}: {} is {}, at most {}", where, what,
+    return fail(ErrorCode::kInvalidArgument, "{}: {} is {}, at most {}", place.text(), what,
                 to_string(amount), to_string(kAmountMax));
   return {};
 }
 
-result<void> check_memory(Bytes memory, const std::string& where) {
+result<void> check_memory(Bytes memory, const Place& place, std::string_view what = "memory") {
   if (memory < Bytes{0})
-    return fail(ErrorCode::kInvalidArgument, "{}: memory is negative: {} bytes", where,
+    return fail(ErrorCode::kInvalidArgument, "{}: {} is negative: {} bytes", place.text(), what,
                 memory.value);
   if (memory > kMemoryMax)
-    return fail(ErrorCode::kInvalidArgument, "{}: memory is {} bytes, at most {}", where,
+    return fail(ErrorCode::kInvalidArgument, "{}: {} is {} bytes, at most {}", place.text(), what,
                 memory.value, kMemoryMax.value);
   return {};
 }
 
-result<void> check_selector(const LabelSelector& selector, const std::string& where) {
+result<void> check_selector(const LabelSelector& selector, const Place& place) {
   if (selector.op > SelectorOp::kAbsent)
-    return fail(ErrorCode::kInvalidArgument, "{}: label {}: unknown selector operator {}", where,
-                selector.label, static_cast<int>(selector.op));
+    return fail(ErrorCode::kInvalidArgument, "{}: label {}: unknown selector operator {}",
+                place.text(), selector.label, static_cast<int>(selector.op));
   if (selector.label.empty() || selector.label.size() > kNameBytesMax)
     return fail(ErrorCode::kInvalidArgument, "{}: a selector's label has {} bytes, want 1 to {}",
-                where, selector.label.size(), kNameBytesMax);
+                place.text(), selector.label.size(), kNameBytesMax);
   const bool one = selector.op == SelectorOp::kEqual || selector.op == SelectorOp::kNotEqual;
   const bool none = selector.op == SelectorOp::kExists || selector.op == SelectorOp::kAbsent;
   const std::size_t count = selector.values.size();
   if ((one && count != 1) || (none && count != 0) || (!one && !none && count == 0))
-    return fail(ErrorCode::kInvalidArgument, "{}: label {}: operator {} with {} values", where,
-                selector.label, selector_op_name(selector.op), count);
+    return fail(ErrorCode::kInvalidArgument, "{}: label {}: operator {} with {} values",
+                place.text(), selector.label, selector_op_name(selector.op), count);
   return {};
 }
 
-result<void> check_level_holds(const GroupRequest& request, std::size_t index) {
-  const Amount gpu = request.bundles[index].resources.gpu;
+result<void> check_level_holds(const GroupRequest& request, const Place& place) {
+  const Amount gpu = request.bundles[place.bundle].resources.gpu;
   if (request.level != Level::kDevice) return {};
   if (gpu == Amount{})
     return fail(ErrorCode::kInvalidArgument, "{}: level device, but the bundle has no gpu",
-                place(request, index));
+                place.text());
   if (gpu > Amount::whole(1))
     return fail(ErrorCode::kInvalidArgument, "{}: level device, but the bundle has gpu {}",
-                place(request, index), to_string(gpu));
+                place.text(), to_string(gpu));
+  return {};
+}
+
+result<void> check_named(const Resources& resources, const Place& place) {
+  if (resources.named.size() > kNamedResourcesMax)
+    return fail(ErrorCode::kInvalidArgument, "{}: {} named resources, at most {}", place.text(),
+                resources.named.size(), kNamedResourcesMax);
+  for (const auto& [name, amount] : resources.named) {
+    if (name.empty() || name.size() > kNameBytesMax)
+      return fail(ErrorCode::kInvalidArgument, "{}: a resource's name has {} bytes, want 1 to {}",
+                  place.text(), name.size(), kNameBytesMax);
+    TROUPE_TRY_VOID(check_amount(amount, place, name));
+  }
   return {};
 }
 
 result<void> check_bundle(const GroupRequest& request, std::size_t index) {
-  const Bundle& bundle = request.bundles[index];
-  const std::string where = place(request, index);
-  TROUPE_TRY_VOID(check_amount(bundle.resources.gpu, where, "gpu"));
-  TROUPE_TRY_VOID(check_amount(bundle.resources.cpu, where, "cpu"));
-  TROUPE_TRY_VOID(check_memory(bundle.resources.memory, where));
-  if (bundle.resources.gpu > Amount::whole(1) && !bundle.resources.gpu.is_whole())
+  const Resources& resources = request.bundles[index].resources;
+  const std::vector<LabelSelector>& selectors = request.bundles[index].selectors;
+  const Place place{request, index};
+  TROUPE_TRY_VOID(check_amount(resources.gpu, place, "gpu"));
+  TROUPE_TRY_VOID(check_amount(resources.cpu, place, "cpu"));
+  TROUPE_TRY_VOID(check_memory(resources.memory, place));
+  if (resources.gpu > Amount::whole(1) && !resources.gpu.is_whole())
     return fail(ErrorCode::kInvalidArgument,
-                "{}: gpu {}: above one device only whole numbers can be given", where,
-                to_string(bundle.resources.gpu));
-  if (bundle.resources.named.size() > kNamedResourcesMax)
-    return fail(ErrorCode::kInvalidArgument, "{}: {} named resources, at most {}", where,
-                bundle.resources.named.size(), kNamedResourcesMax);
-  for (const auto& [name, amount] : bundle.resources.named) {
-    if (name.empty() || name.size() > kNameBytesMax)
-      return fail(ErrorCode::kInvalidArgument, "{}: a resource's name has {} bytes, want 1 to {}",
-                  where, name.size(), kNameBytesMax);
-    TROUPE_TRY_VOID(check_amount(amount, where, name));
-  }
-  if (bundle.resources.is_zero())
-    return fail(ErrorCode::kInvalidArgument, "{}: asks for nothing", where);
-  if (bundle.selectors.size() > kSelectorsMax)
-    return fail(ErrorCode::kInvalidArgument, "{}: {} selectors, at most {}", where,
-                bundle.selectors.size(), kSelectorsMax);
-  for (const LabelSelector& selector : bundle.selectors)
-    TROUPE_TRY_VOID(check_selector(selector, where));
-  TROUPE_TRY_VOID(check_level_holds(request, index));
+                "{}: gpu {}: above one device only whole numbers can be given", place.text(),
+                to_string(resources.gpu));
+  TROUPE_TRY_VOID(check_named(resources, place));
+  if (resources.is_zero())
+    return fail(ErrorCode::kInvalidArgument, "{}: asks for nothing", place.text());
+  if (selectors.size() > kSelectorsMax)
+    return fail(ErrorCode::kInvalidArgument, "{}: {} selectors, at most {}", place.text(),
+                selectors.size(), kSelectorsMax);
+  for (const LabelSelector& selector : selectors) TROUPE_TRY_VOID(check_selector(selector, place));
+  TROUPE_TRY_VOID(check_level_holds(request, place));
+  if (request.reserve_per_gpu == GpuReserve{}) return {};
   const Resources needs = needs_of(request, index);
-  TROUPE_TRY_VOID(check_amount(needs.cpu, where, "cpu with the reserve of its gpus"));
-  return check_memory(needs.memory, where + " with the reserve of its gpus");
+  TROUPE_TRY_VOID(check_amount(needs.cpu, place, "cpu with the reserve of its gpus"));
+  return check_memory(needs.memory, place, "memory with the reserve of its gpus");
 }
 
 result<void> check_per_domain(const GroupRequest& request) {
@@ -175,11 +188,13 @@ result<void> validate(const GroupRequest& request) {
   if (request.priority < -kPriorityMax || request.priority > kPriorityMax)
     return fail(ErrorCode::kInvalidArgument, "group {}: priority {}, want -{} to {}", request.name,
                 request.priority, kPriorityMax, kPriorityMax);
-  const std::string reserve = fmt::format("group {}: reserve per gpu", request.name);
+  const Place reserve{request, 0, "reserve per gpu"};
   TROUPE_TRY_VOID(check_amount(request.reserve_per_gpu.cpu, reserve, "cpu"));
   TROUPE_TRY_VOID(check_memory(request.reserve_per_gpu.memory, reserve));
-  for (std::size_t i = 0; i < request.bundles.size(); ++i)
-    TROUPE_TRY_VOID(check_bundle(request, i));
+  for (std::size_t i = 0; i < request.bundles.size(); ++i) {
+    const bool checked = i > 0 && request.bundles[i] == request.bundles[i - 1];
+    if (!checked) TROUPE_TRY_VOID(check_bundle(request, i));
+  }
   TROUPE_TRY_VOID(check_per_domain(request));
   return check_affinities(request);
 }

@@ -100,8 +100,11 @@ result<void> Cluster::insert(NodeSpec spec, NodeId id) {
                      static_cast<std::int32_t>(Amount::kUnitsPerOne));
   state.free.devices.assign(spec.devices.size(), static_cast<std::int32_t>(Amount::kUnitsPerOne));
   state.free.cpu.assign(static_cast<std::size_t>(spec.sockets), 0);
-  for (std::int32_t core = 0; core < spec.cores; ++core)
-    state.free.cpu[static_cast<std::size_t>(socket_of_core(spec, core))] += Amount::kUnitsPerOne;
+  for (std::int32_t core = 0; core < spec.cores; ++core) {
+    const std::int32_t socket = socket_of_core(spec, core);
+    state.core_sockets.push_back(static_cast<std::uint8_t>(socket));
+    state.free.cpu[static_cast<std::size_t>(socket)] += Amount::kUnitsPerOne;
+  }
   state.free.memory = spec.memory.value;
   for (const auto& [name, amount] : spec.named) {
     const std::size_t named = named_.emplace(name, named_.size()).first->second;
@@ -329,7 +332,7 @@ result<void> Cluster::take(const BundlePlacement& bundle, std::string_view group
     state.free.devices[static_cast<std::size_t>(id)] -= static_cast<std::int32_t>(amount.units);
   for (const auto& [id, amount] : bundle.cores) {
     state.cores[static_cast<std::size_t>(id)] -= static_cast<std::int32_t>(amount.units);
-    state.free.cpu[static_cast<std::size_t>(socket_of_core(state.spec, id))] -= amount.units;
+    state.free.cpu[state.core_sockets[static_cast<std::size_t>(id)]] -= amount.units;
   }
   state.free.memory -= bundle.memory.value;
   for (const auto& [name, amount] : bundle.named) {
@@ -345,7 +348,7 @@ void Cluster::give_back(const BundlePlacement& bundle) {
     state.free.devices[static_cast<std::size_t>(id)] += static_cast<std::int32_t>(amount.units);
   for (const auto& [id, amount] : bundle.cores) {
     state.cores[static_cast<std::size_t>(id)] += static_cast<std::int32_t>(amount.units);
-    state.free.cpu[static_cast<std::size_t>(socket_of_core(state.spec, id))] += amount.units;
+    state.free.cpu[state.core_sockets[static_cast<std::size_t>(id)]] += amount.units;
   }
   state.free.memory += bundle.memory.value;
   for (const auto& [name, amount] : bundle.named) {

@@ -59,7 +59,7 @@ std::size_t CountFill::count_at(int depth) const {
   if (depth == kRootDepth) return 1;
   if (depth == kRackDepth) return tree.racks.size();
   if (depth == kDomainDepth) return tree.domains.size();
-  return depth == kNodeDepth ? problem_.cluster->node_count() : sites_.sites.size();
+  return depth == kNodeDepth ? problem_.cluster->node_count() : sites_.size();
 }
 
 std::pair<std::size_t, std::size_t> CountFill::parts(const Container& container, int depth) const {
@@ -73,7 +73,7 @@ std::pair<std::size_t, std::size_t> CountFill::parts(const Container& container,
   if (container.depth == kRackDepth) nodes = {tree.racks[i].begin, tree.racks[i].end};
   if (container.depth == kDomainDepth) nodes = {tree.domains[i].begin, tree.domains[i].end};
   if (depth == kNodeDepth) return nodes;
-  return {sites_.begin[nodes.first], sites_.begin[nodes.second]};
+  return {sites_.begin_of(nodes.first), sites_.begin_of(nodes.second)};
 }
 
 /// Sums from the parts at `from_depth` up to the container. Parts of one node share its memory and
@@ -106,7 +106,7 @@ void CountFill::limit_to_rules(const Container& container, const Occupied& occup
     const auto [first, last] = parts(container, leaf_depth_);
     if (first == last) return;
     std::int32_t& room = caps_[container.depth][container.index];
-    room = limit(index(sites_.sites[first].domain), room);
+    room = limit(index(sites_[first].domain), room);
     return;
   }
   const auto [begin, end] = parts(container, level_depth_);
@@ -121,7 +121,7 @@ void CountFill::measure(const Shape& shape, std::int32_t limit, const Container&
   const auto fits_into = [&](SearchState& state, Caps(&caps)[5]) {
     const auto [begin, end] = parts(container, leaf_depth_);
     for (std::size_t i = begin; i < end; ++i) {
-      const Site& site = sites_.sites[i];
+      const Site site = sites_[i];
       const bool may = shape.eligible[index(site.position)] != 0;
       caps[leaf_depth_][i] = may ? state.fits(shape.demand, site, limit) : 0;
     }
@@ -151,7 +151,7 @@ bool CountFill::is_used(const Occupied& occupied, int depth, std::size_t i) cons
 /// How much is free on a node: the less, the better it is filled.
 std::int64_t CountFill::hole(int depth, std::size_t i) const {
   if (depth < kNodeDepth) return 0;
-  const std::size_t position = depth == kNodeDepth ? i : index(sites_.sites[i].position);
+  const std::size_t position = depth == kNodeDepth ? i : index(sites_[i].position);
   const NodeSummary& now = state_.summary(position);
   if (shape_->demand.gpu_units() > 0) return now.gpu_units;
   return now.cpu + (now.has_devices ? std::int64_t{1} << 50 : 0);
@@ -240,14 +240,13 @@ CountFill::Cost CountFill::cost(const Counts& counts, const Occupied& occupied,
   int racks = 0;
   int domains = 0;
   int nodes = 0;
-  const Site* last = nullptr;
+  std::optional<Site> last;
   for (const SiteCount& part : counts) {
-    const Site& site = sites_.sites[part.site];
+    const Site site = sites_[part.site];
     const NodeState& node = problem_.cluster->nodes()[index(site.position)];
     if (now_ != nullptr) shortage += std::max(0, part.count - now_caps_[leaf_depth_][part.site]);
-    const NodeState* before =
-        last == nullptr ? nullptr : &problem_.cluster->nodes()[index(last->position)];
-    const bool new_level = last == nullptr || last->domain != site.domain;
+    const NodeState* before = !last ? nullptr : &problem_.cluster->nodes()[index(last->position)];
+    const bool new_level = !last || last->domain != site.domain;
     level += new_level && occupied.counts[index(site.domain)] == 0 ? 1 : 0;
     racks +=
         (before == nullptr || before->rack != node.rack) && occupied.racks[index(node.rack)] == 0
@@ -257,11 +256,10 @@ CountFill::Cost CountFill::cost(const Counts& counts, const Occupied& occupied,
                        occupied.domains[index(node.domain)] == 0
                    ? 1
                    : 0;
-    nodes += (last == nullptr || last->position != site.position) &&
-                     occupied.nodes[index(site.position)] == 0
+    nodes += (!last || last->position != site.position) && occupied.nodes[index(site.position)] == 0
                  ? 1
                  : 0;
-    last = &site;
+    last = site;
   }
   return {shortage, problem_.packs() ? level : 0, racks, domains, nodes, leftover};
 }
@@ -284,7 +282,7 @@ std::optional<CountFill::Counts> CountFill::smallest_site(const Container& conta
   const bool limited_above = level_depth_ < leaf_depth_;
   for (std::size_t i = begin; i < end; ++i) {
     if (caps_[leaf_depth_][i] < wanted) continue;
-    const Site& site = sites_.sites[i];
+    const Site site = sites_[i];
     if (limited_above && container.depth <= level_depth_ &&
         caps_[level_depth_][index(site.domain)] < wanted)
       continue;
@@ -302,16 +300,16 @@ std::optional<CountFill::Counts> CountFill::smallest_site(const Container& conta
 
 /// Candidates inside one domain of the level, from the smallest container up to the domain.
 void CountFill::choose_in_one_domain(Best& best, const Container& container, std::int32_t wanted,
-                                     const Occupied& occupied) const {
+                                     const Occupied& occupied, const Floor& floor) const {
   if (auto counts = smallest_site(container, wanted, occupied))
     consider(best, std::move(*counts), occupied, 0);
   for (int depth = leaf_depth_ - 1; depth >= std::max(level_depth_, container.depth); --depth) {
-    if (best.counts && is_good_enough(best.cost, container, wanted)) return;
+    if (is_good_enough(best, floor)) return;
     auto list = parts_of(container, depth, caps_[depth], occupied);
     std::erase_if(list, [&](const Part& part) {
       if (part.cap < wanted) return true;
       const auto [first, last] = parts({depth, part.index}, leaf_depth_);
-      return first == last || caps_[level_depth_][index(sites_.sites[first].domain)] < wanted;
+      return first == last || caps_[level_depth_][index(sites_[first].domain)] < wanted;
     });
     std::sort(list.begin(), list.end(), [wanted](const Part& a, const Part& b) {
       const auto key = [wanted](const Part& part) {
@@ -321,6 +319,7 @@ void CountFill::choose_in_one_domain(Best& best, const Container& container, std
     });
     if (list.size() > kContainersMax) list.resize(kContainersMax);
     for (const Part& part : list) {
+      if (is_good_enough(best, floor)) return;
       Amounts leaves;
       descend({depth, part.index}, wanted, leaf_depth_, caps_, occupied, leaves);
       std::sort(leaves.begin(), leaves.end());
@@ -331,19 +330,30 @@ void CountFill::choose_in_one_domain(Best& best, const Container& container, std
   }
 }
 
-/// Whether no coarser container could do better.
-bool CountFill::is_good_enough(const Cost& cost, const Container& container,
-                               std::int32_t wanted) const {
-  const auto& [shortage, level, racks, domains, nodes, leftover] = cost;
-  if (shortage > 0 || racks > 1 || domains > 1) return false;
-  const auto fewest = [&](int depth) {
+/// What no choice of parts goes below.
+CountFill::Floor CountFill::floor_of(const Container& container, std::int32_t wanted) const {
+  const auto fewest = [&](int depth, const Caps& caps) {
     const auto [begin, end] = parts(container, depth);
     std::int32_t most = 1;
-    for (std::size_t i = begin; i < end; ++i) most = std::max(most, caps_[depth][i]);
+    for (std::size_t i = begin; i < end; ++i) most = std::max(most, caps[i]);
     return (wanted + most - 1) / most;
   };
-  const int at_level = problem_.packs() ? fewest(std::max(level_depth_, container.depth)) : 0;
-  return level <= at_level && nodes <= fewest(std::max<int>(kNodeDepth, container.depth));
+  Floor floor;
+  if (problem_.packs()) floor.level = fewest(level_depth_, units_[level_depth_]);
+  if (level_depth_ >= kNodeDepth) {
+    floor.nodes = fewest(kNodeDepth, units_[kNodeDepth]);
+  } else {
+    floor.nodes = problem_.packs() ? fewest(kNodeDepth, caps_[kNodeDepth]) : wanted;
+  }
+  return floor;
+}
+
+/// Whether no other container could do better.
+bool CountFill::is_good_enough(const Best& best, const Floor& floor) {
+  if (!best.counts) return false;
+  const auto& [shortage, level, racks, domains, nodes, leftover] = best.cost;
+  return shortage == 0 && racks <= 1 && domains <= 1 && level <= floor.level &&
+         nodes <= floor.nodes;
 }
 
 std::optional<CountFill::Counts> CountFill::choose(const Container& container, std::int32_t wanted,
@@ -351,8 +361,9 @@ std::optional<CountFill::Counts> CountFill::choose(const Container& container, s
                                                    const Occupied& occupied) const {
   Best best;
   const bool whole = chunk == 1 && forced.empty();
+  const Floor floor = floor_of(container, wanted);
   if (whole && (problem_.packs() || occupied.total == 0))
-    choose_in_one_domain(best, container, wanted, occupied);
+    choose_in_one_domain(best, container, wanted, occupied, floor);
   const auto try_amounts = [&](Amounts amounts, std::int64_t leftover) {
     for (auto& [domain, amount] : amounts) amount *= chunk;
     amounts.insert(amounts.end(), forced.begin(), forced.end());
@@ -368,7 +379,7 @@ std::optional<CountFill::Counts> CountFill::choose(const Container& container, s
     consider(best, inside(merged, occupied), occupied, leftover);
   };
   for (int depth = level_depth_ - 1; depth >= container.depth && !problem_.rules.single; --depth) {
-    if (best.counts && whole && is_good_enough(best.cost, container, wanted)) break;
+    if (whole && is_good_enough(best, floor)) break;
     auto list = parts_of(container, depth, units_[depth], occupied);
     std::erase_if(list, [wanted](const Part& part) { return part.cap < wanted; });
     std::sort(list.begin(), list.end(), [](const Part& a, const Part& b) {
@@ -376,6 +387,7 @@ std::optional<CountFill::Counts> CountFill::choose(const Container& container, s
     });
     if (list.size() > kContainersMax) list.resize(kContainersMax);
     for (const Part& part : list) {
+      if (whole && is_good_enough(best, floor)) break;
       const Container here{depth, part.index};
       Amounts stepwise;
       descend(here, wanted, level_depth_, units_, occupied, stepwise);
@@ -407,7 +419,7 @@ std::optional<CountFill::Counts> CountFill::choose_exact(const Container& contai
     forced.emplace_back(i, exact - here);
     left -= exact - here;
     if (level_depth_ < kSiteDepth) continue;
-    std::int32_t& room = node_room_[index(sites_.sites[i].position)];
+    std::int32_t& room = node_room_[index(sites_[i].position)];
     room -= exact - here;
     if (room < 0) return std::nullopt;
   }
@@ -437,8 +449,8 @@ std::int64_t CountFill::fill_to_height(const Container& container, std::int32_t 
   }
   const auto [begin, end] = parts(container, kNodeDepth);
   for (std::size_t node = begin; node < end; ++node) {
-    const std::size_t first = sites_.begin[node];
-    const std::size_t last = sites_.begin[node + 1];
+    const std::size_t first = sites_.begin_of(node);
+    const std::size_t last = sites_.begin_of(node + 1);
     std::int64_t wanted = 0;
     for (std::size_t i = first; i < last; ++i) wanted += below(i, height);
     const std::int64_t room = std::min<std::int64_t>(wanted, node_room_[node]);
@@ -481,7 +493,7 @@ std::optional<CountFill::Counts> CountFill::choose_spread(const Container& conta
     units[i] = std::clamp(high - occupied.counts[i], 0, caps_[level_depth_][i]);
   for (const auto& [part, amount] : forced) {
     units[part] -= amount;
-    if (level_depth_ == kSiteDepth) node_room_[index(sites_.sites[part].position)] -= amount;
+    if (level_depth_ == kSiteDepth) node_room_[index(sites_[part].position)] -= amount;
   }
   sum_up(container, units_, level_depth_);
   return choose(container, left, 1, forced, occupied);

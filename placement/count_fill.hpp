@@ -86,6 +86,10 @@ class CountFill {
     std::int64_t hole = 0;
     bool used = false;
   };
+  struct Floor {
+    int level = 0;
+    int nodes = 0;
+  };
   struct Best {
     std::optional<Counts> counts;
     Cost cost = {};
@@ -105,7 +109,7 @@ class CountFill {
   std::optional<Counts> choose(const Container& container, std::int32_t wanted, std::int32_t chunk,
                                const Amounts& forced, const Occupied& occupied) const;
   void choose_in_one_domain(Best& best, const Container& container, std::int32_t wanted,
-                            const Occupied& occupied) const;
+                            const Occupied& occupied, const Floor& floor) const;
   std::int64_t fill_to_height(const Container& container, std::int32_t height,
                               const Occupied& occupied, Amounts* out) const;
   std::optional<Counts> choose_exact(const Container& container, std::int32_t wanted,
@@ -114,7 +118,8 @@ class CountFill {
                                       const Occupied& occupied);
   std::optional<Counts> smallest_site(const Container& container, std::int32_t wanted,
                                       const Occupied& occupied) const;
-  bool is_good_enough(const Cost& cost, const Container& container, std::int32_t wanted) const;
+  Floor floor_of(const Container& container, std::int32_t wanted) const;
+  static bool is_good_enough(const Best& best, const Floor& floor);
   bool is_used(const Occupied& occupied, int depth, std::size_t index) const;
   std::int64_t hole(int depth, std::size_t index) const;
 

@@ -130,8 +130,8 @@ class Explainer {
         Refusal refusal{.place = "node " + cluster_.nodes()[i].spec.name, .bundle = shape.sample};
         if (!refused_by_rules(rules, shape, i, refusal)) {
           const auto list = short_resources(held, sites, now, shape, i);
-          for (std::size_t s = sites.begin[i]; s < sites.begin[i + 1]; ++s)
-            refusal.bundles_fitting += now.fits(shape.demand, sites.sites[s], limit);
+          for (std::size_t s = sites.begin_of(i); s < sites.begin_of(i + 1); ++s)
+            refusal.bundles_fitting += now.fits(shape.demand, sites[s], limit);
           if (refusal.bundles_fitting > 0) continue;
           if (list.empty()) continue;
           const bool is_held = short_resources(held, sites, without_holds, shape, i).empty();

@@ -129,9 +129,9 @@ Quota fullest_socket(const NodeSpec& node, const std::vector<std::int32_t>& free
   return quota;
 }
 
-BundlePlacement make_real(const Problem& problem, std::int32_t bundle, const Demand& demand,
-                          const Given& given, std::vector<std::int32_t>& free_cores) {
-  const NodeState& node = problem.cluster->nodes()[index(given.position)];
+BundlePlacement make_real(const NodeState& node, const GroupRequest& request, std::int32_t bundle,
+                          const Demand& demand, const Given& given,
+                          std::vector<std::int32_t>& free_cores) {
   BundlePlacement placement;
   placement.bundle = bundle;
   placement.node = node.id;
@@ -160,13 +160,26 @@ BundlePlacement make_real(const Problem& problem, std::int32_t bundle, const Dem
   if (!given.devices.empty()) placement.nic = node.spec.devices[index(given.devices[0])].nic;
   placement.memory = Bytes{demand.memory};
   if (!demand.named.empty()) {
-    placement.named = problem.request->bundles[index(bundle)].resources.named;
+    placement.named = request.bundles[index(bundle)].resources.named;
     std::erase_if(placement.named, [](const auto& entry) { return entry.second.units == 0; });
   }
   return placement;
 }
 
+std::vector<std::int32_t> cores_in(const NodeState& node, View view) {
+  if (view == View::kFree) return node.cores;
+  return std::vector<std::int32_t>(node.cores.size(), kOneDevice);
+}
+
 }  // namespace
+
+BundlePlacement materialize_one(const Cluster& cluster, const GroupRequest& request,
+                                const Demand& demand, const Given& given, View view) {
+  const NodeState& node = cluster.nodes()[index(given.position)];
+  std::vector<std::int32_t> free_cores;
+  if (demand.cpu > 0) free_cores = cores_in(node, view);
+  return make_real(node, request, 0, demand, given, free_cores);
+}
 
 std::vector<CoreShare> choose_cores(
     const NodeSpec& node, std::vector<std::int32_t>& free, std::int64_t units,
@@ -210,11 +223,9 @@ std::vector<BundlePlacement> materialize(const Problem& problem, Plan plan) {
   for (const auto& [bundle, shape, given] : bundles) {
     const NodeState& node = problem.cluster->nodes()[index(given.position)];
     std::vector<std::int32_t>& free_cores = cores[given.position];
-    if (free_cores.empty() && shape->demand.cpu > 0) {
-      free_cores = node.cores;
-      if (problem.view != View::kFree) free_cores.assign(node.cores.size(), kOneDevice);
-    }
-    placements.push_back(make_real(problem, bundle, shape->demand, given, free_cores));
+    if (free_cores.empty() && shape->demand.cpu > 0) free_cores = cores_in(node, problem.view);
+    placements.push_back(
+        make_real(node, *problem.request, bundle, shape->demand, given, free_cores));
   }
   return placements;
 }

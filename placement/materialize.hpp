@@ -16,6 +16,10 @@ namespace troupe::placement {
 /// `plan` has one entry per missing bundle, in the order of shapes. Sorted by bundle.
 std::vector<BundlePlacement> materialize(const Problem& problem, Plan plan);
 
+/// The same for the only bundle of a group.
+BundlePlacement materialize_one(const Cluster& cluster, const GroupRequest& request,
+                                const Demand& demand, const Given& given, View view);
+
 /// Takes `units` of core time from `free` (units per core): whole cores that are free, adjacent
 /// where possible, the rest of one core that is shared already, and split over what is left when
 /// nothing else is. Sockets in the order given, `quota` from each first.

@@ -51,11 +51,12 @@ NodeSummary summary_of(const NodeFree& free, bool accepts);
 struct NodeState {
   NodeSpec spec;
   NodeId id = {};
-  std::int32_t rack = 0;                 ///< index in TopologyTree::racks
-  std::int32_t domain = 0;               ///< index in TopologyTree::domains
-  NodeFree capacity = {};                ///< without failed devices
-  NodeFree free = {};                    ///< truly free, failed devices included
-  std::vector<std::int32_t> cores = {};  ///< units free per core
+  std::int32_t rack = 0;                        ///< index in TopologyTree::racks
+  std::int32_t domain = 0;                      ///< index in TopologyTree::domains
+  NodeFree capacity = {};                       ///< without failed devices
+  NodeFree free = {};                           ///< truly free, failed devices included
+  std::vector<std::int32_t> cores = {};         ///< units free per core
+  std::vector<std::uint8_t> core_sockets = {};  ///< socket of each core
 
   bool operator==(const NodeState&) const = default;
 };

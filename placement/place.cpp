@@ -8,6 +8,7 @@
 #include "runtime/base/check.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 namespace troupe::placement {
@@ -80,7 +81,7 @@ class Solver {
   void give(const Shape& shape, const std::vector<SiteCount>& counts, Occupied& occupied,
             Plan& plan) {
     for (const SiteCount& part : counts) {
-      const Site& site = sites_.sites[part.site];
+      const Site site = sites_[part.site];
       for (std::int32_t i = 0; i < part.count; ++i) plan.push_back(state_.give(shape.demand, site));
       occupied.add(problem_, site, part.count);
     }
@@ -207,10 +208,7 @@ class Solver {
   void try_single(std::optional<std::pair<CountCost, Plan>>& best) {
     std::size_t tries = 0;
     const auto domains = static_cast<std::int32_t>(problem_.domains.count());
-    std::vector<std::uint8_t> has_sites(problem_.domains.count(), 0);
-    for (const Site& site : sites_.sites) has_sites[index(site.domain)] = 1;
     for (std::int32_t domain = 0; domain < domains && tries < kMixedTriesMax; ++domain) {
-      if (has_sites[index(domain)] == 0) continue;
       const Container container = container_of(domain);
       if (!may_hold(container, domain)) continue;
       ++tries;
@@ -221,11 +219,7 @@ class Solver {
   Container container_of(std::int32_t domain) const {
     if (problem_.level() <= Level::kNode)
       return {static_cast<int>(problem_.level()) + kRackDepth, index(domain)};
-    const auto& sites = sites_.sites;
-    const auto at = std::lower_bound(
-        sites.begin(), sites.end(), domain,
-        [](const Site& site, std::int32_t wanted) { return site.domain < wanted; });
-    return {kNodeDepth, index(at->position)};
+    return {kNodeDepth, index(sites_[index(domain)].position)};  // sites are domains there
   }
 
   /// Proofs that mixed groups have no place, without a search.
@@ -240,15 +234,16 @@ class Solver {
   }
 
   void improve() {
+    if (index(problem_.missing) > options_.improve_bundles_max) return;
     const CountCost now = cost_of_plan(plan_);
     std::size_t eligible_sites = 0;
-    for (const Site& site : sites_.sites) {
-      eligible_sites += std::any_of(problem_.shapes.begin(), problem_.shapes.end(),
-                                    [&site](const Shape& shape) {
-                                      return shape.eligible[index(site.position)] != 0;
-                                    })
-                            ? 1
-                            : 0;
+    for (std::size_t i = 0; i < sites_.size(); ++i) {
+      const std::size_t position = index(sites_[i].position);
+      eligible_sites +=
+          std::any_of(problem_.shapes.begin(), problem_.shapes.end(),
+                      [position](const Shape& shape) { return shape.eligible[position] != 0; })
+              ? 1
+              : 0;
       if (eligible_sites > options_.improve_sites_max) return;
     }
     if (problem_.missing <= 1 && problem_.kept_count == 0) return;
@@ -282,12 +277,11 @@ struct Wish {
   bool off_gpu_nodes = false;
 };
 
-std::vector<Wish> wishes_of(const Problem& problem, const NodeRules& rules) {
-  const bool gpu_nodes = !problem.wants_gpu;
+std::vector<Wish> wishes_of(bool wants_gpu, const NodeRules& rules) {
   std::vector<Wish> wishes;
   for (const bool affinities : {true, false}) {
     for (const bool off : {true, false}) {
-      if ((affinities && !rules.has_wishes()) || (off && !gpu_nodes)) continue;
+      if ((affinities && !rules.has_wishes()) || (off && wants_gpu)) continue;
       wishes.push_back({affinities, off});
     }
   }
@@ -320,10 +314,69 @@ void set_eligible(Problem& problem, const NodeRules& rules, const Wish& wish) {
   }
 }
 
+/// One bundle, no others of its group: the node that it fills best. Most groups are like this.
+std::optional<std::size_t> best_node(const Cluster& cluster, const Bundle& bundle,
+                                     const Demand& demand, const NodeRules& rules, const Wish& wish,
+                                     View view, SearchState& state) {
+  const auto summaries = cluster.summaries(view);
+  const bool plain = bundle.selectors.empty() && !rules.has_affinities();
+  const bool by_gpu = demand.gpu_units() > 0;
+  std::optional<std::size_t> best;
+  std::int64_t best_room = std::numeric_limits<std::int64_t>::max();
+  for (std::size_t i = 0; i < summaries.size(); ++i) {
+    const NodeSummary& node = summaries[i];
+    const std::int64_t room =
+        by_gpu ? node.gpu_units : node.cpu + (node.has_devices ? std::int64_t{1} << 50 : 0);
+    if (room >= best_room) continue;
+    if (!node.accepts || node.cpu < demand.cpu || node.memory < demand.memory) continue;
+    if (node.whole_devices < demand.whole || node.largest_share < demand.fraction) continue;
+    if (wish.off_gpu_nodes && node.has_devices) continue;
+    if (!demand.named.empty() && state.fits_node(demand, i, 1) == 0) continue;
+    if (!plain && rules.verdict(bundle, i).kind != NodeRules::Verdict::Kind::kAllowed) continue;
+    if (wish.affinities && !rules.wish_holds(i)) continue;
+    best = i;
+    best_room = room;
+  }
+  return best;
+}
+
 }  // namespace
+
+/// `place` for a group of one bundle at node level or above, without the apparatus for more.
+PlaceResult Placer::place_single(const Cluster& cluster, const GroupRequest& request, View view) {
+  const Bundle& bundle = request.bundles.front();
+  const Demand demand = demand_of(cluster, needs_of(request, 0));
+  const NodeRules rules(cluster, request, view != View::kEmpty);
+  SearchState& state = scratch_->state;
+  state.reset(cluster, view);
+  PlaceResult result;
+  if (demand.unknown_named) return result;
+  for (const Wish& wish : wishes_of(demand.gpu_units() > 0, rules)) {
+    const auto node = best_node(cluster, bundle, demand, rules, wish, view, state);
+    if (!node) continue;
+    const Site site{.position = static_cast<std::int32_t>(*node)};
+    result.outcome = PlaceOutcome::kFound;
+    result.bundles.push_back(
+        materialize_one(cluster, request, demand, state.give(demand, site), view));
+    const bool pack = is_pack(request.strategy);
+    result.cost = {
+        .breaks_wish = !rules.wish_holds(*node),
+        .uses_gpu_nodes = demand.gpu_units() == 0 && !cluster.nodes()[*node].spec.devices.empty(),
+        .level_domains = pack ? 1 : -1,
+        .level_most = pack ? 0 : 1,
+        .racks = 1,
+        .domains = 1,
+        .nodes = 1};
+    return result;
+  }
+  return result;
+}
 
 PlaceResult Placer::place(const Cluster& cluster, const GroupRequest& request,
                           const std::map<std::int32_t, BundlePlacement>& kept, View view) {
+  if (request.bundles.size() == 1 && kept.empty() && request.level <= Level::kNode &&
+      view != View::kCapacity)
+    return place_single(cluster, request, view);
   Problem problem(cluster, request, kept, view);
   PlaceResult result;
   if (problem.missing == 0) {
@@ -342,7 +395,7 @@ PlaceResult Placer::place(const Cluster& cluster, const GroupRequest& request,
     now = &scratch_->now;
   }
   bool unknown = false;
-  for (const Wish& wish : wishes_of(problem, rules)) {
+  for (const Wish& wish : wishes_of(problem.wants_gpu, rules)) {
     if ((wish.affinities || wish.off_gpu_nodes) && is_broken(problem, rules, wish)) continue;
     set_eligible(problem, rules, wish);
     scratch_->state.reset(problem);

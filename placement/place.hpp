@@ -31,7 +31,8 @@ namespace troupe::placement {
 struct SearchOptions {
   std::size_t steps_max = 20'000;         ///< of backtracking, each wish anew
   std::size_t improve_steps_max = 4'000;  ///< to improve a place that was found
-  std::size_t improve_sites_max = 96;     ///< no improvement with more nodes (sockets, devices)
+  std::size_t improve_sites_max = 32;     ///< no improvement with more nodes (sockets, devices)
+  std::size_t improve_bundles_max = 16;   ///< nor with more missing bundles
 };
 
 /// Lower is better, compared from the top. Of the whole group, kept bundles included.
@@ -79,6 +80,8 @@ class Placer {
 
  private:
   struct Scratch;
+  PlaceResult place_single(const Cluster& cluster, const GroupRequest& request, View view);
+
   SearchOptions options_;
   std::unique_ptr<Scratch> scratch_;
 };

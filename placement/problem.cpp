@@ -91,26 +91,28 @@ Problem::Problem(const Cluster& cluster_in, const GroupRequest& request_in, cons
   }
 }
 
-SiteList::SiteList(const Problem& problem) {
+SiteList::SiteList(const Problem& problem)
+    : domains_(&problem.domains),
+      nodes_(problem.cluster->node_count()),
+      by_node_(problem.level() <= Level::kNode) {
+  if (by_node_) return;
   const auto nodes = problem.cluster->nodes();
-  begin.reserve(nodes.size() + 1);
+  begin_.reserve(nodes.size() + 1);
   for (std::size_t i = 0; i < nodes.size(); ++i) {
-    begin.push_back(sites.size());
+    begin_.push_back(sites_.size());
     const auto position = static_cast<std::int32_t>(i);
     const auto add = [&](std::int32_t socket, std::int32_t device) {
-      sites.push_back({position, socket, device, problem.domains.of(i, socket, device)});
+      sites_.push_back({position, socket, device, domains_->of(i, socket, device)});
     };
     const NodeSpec& spec = nodes[i].spec;
     if (problem.level() == Level::kSocket) {
       for (std::int32_t socket = 0; socket < spec.sockets; ++socket) add(socket, -1);
-    } else if (problem.level() == Level::kDevice) {
+    } else {
       for (std::size_t d = 0; d < spec.devices.size(); ++d)
         add(spec.devices[d].socket, static_cast<std::int32_t>(d));
-    } else {
-      add(-1, -1);
     }
   }
-  begin.push_back(sites.size());
+  begin_.push_back(sites_.size());
 }
 
 }  // namespace troupe::placement

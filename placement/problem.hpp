@@ -73,12 +73,28 @@ struct Site {
   std::int32_t domain = 0;  ///< of the level
 };
 
-/// The sites of all nodes in natural order, with the run of each node.
-struct SiteList {
-  std::vector<Site> sites;
-  std::vector<std::size_t> begin;  ///< per position, and the end of the last
-
+/// The sites of all nodes in natural order, with the run of each node. Down to node level a site is
+/// a node, and nothing is stored.
+class SiteList {
+ public:
   explicit SiteList(const Problem& problem);
+
+  std::size_t size() const { return by_node_ ? nodes_ : sites_.size(); }
+  Site operator[](std::size_t i) const {
+    if (!by_node_) return sites_[i];
+    return {.position = static_cast<std::int32_t>(i), .domain = domains_->of(i, 0, 0)};
+  }
+  /// First site of the node at a position; one past the last node: the end.
+  std::size_t begin_of(std::size_t position) const {
+    return by_node_ ? position : begin_[position];
+  }
+
+ private:
+  const DomainIndex* domains_;
+  std::size_t nodes_;
+  bool by_node_;
+  std::vector<Site> sites_;
+  std::vector<std::size_t> begin_;
 };
 
 }  // namespace troupe::placement

@@ -43,8 +43,8 @@ std::vector<ShortResource> short_resources(const Problem& problem, const SiteLis
   const NodeSummary& summary = state.summary(position);
   std::int64_t gpu = 0;
   std::int64_t cpu = 0;
-  for (std::size_t i = sites.begin[position]; i < sites.begin[position + 1]; ++i) {
-    const Site& site = sites.sites[i];
+  for (std::size_t i = sites.begin_of(position); i < sites.begin_of(position + 1); ++i) {
+    const Site site = sites[i];
     gpu = std::max(gpu, gpu_found(demand, free, node.spec.devices, site));
     const bool by_socket = site.socket >= 0 && site.device < 0;
     cpu = std::max(cpu, by_socket ? free.cpu[static_cast<std::size_t>(site.socket)] : summary.cpu);

@@ -72,15 +72,19 @@ std::int32_t choose_shared_device(std::span<const std::int32_t> free,
   return best;
 }
 
-void SearchState::reset(const Problem& problem) {
+void SearchState::reset(const Cluster& cluster, View view) {
   for (std::size_t i = 0; i < copies_used_; ++i) {
     if (copies_[i].position < copy_of_.size()) copy_of_[copies_[i].position] = -1;
   }
   copies_used_ = 0;
-  cluster_ = problem.cluster;
-  view_ = problem.view;
-  base_ = cluster_->summaries(view_);
+  cluster_ = &cluster;
+  view_ = view;
+  base_ = cluster.summaries(view);
   copy_of_.resize(base_.size(), -1);
+}
+
+void SearchState::reset(const Problem& problem) {
+  reset(*problem.cluster, problem.view);
   if (view_ == View::kFree) return;
   for (const auto& [index, bundle] : *problem.kept) take_kept(bundle);
 }

@@ -27,6 +27,7 @@ class SearchState {
  public:
   /// What the kept bundles of the problem hold is taken from views that would show it free.
   void reset(const Problem& problem);
+  void reset(const Cluster& cluster, View view);
 
   const NodeSummary& summary(std::size_t position) const {
     const std::int32_t copy = copy_of_[position];
