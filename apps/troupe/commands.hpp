@@ -5,7 +5,8 @@
 //
 // **Threads:** main thread.
 // **Invariants:** exit codes: 0 done, 1 failed (one line on stderr), 2 wrong command line or
-// configuration, 3 stopped by a signal with a checkpoint.
+// configuration, 3 stopped by a signal with a checkpoint; of `status` 3 unhealthy, of `explain` 3
+// waiting and 4 can never fit.
 
 #include "runtime/base/result.hpp"
 
@@ -23,6 +24,8 @@ inline constexpr int kExitDone = 0;
 inline constexpr int kExitFailed = 1;
 inline constexpr int kExitUsage = 2;
 inline constexpr int kExitStopped = 3;
+inline constexpr int kExitUnhealthy = 3;
+inline constexpr int kExitInfeasible = 4;
 
 /// Runs a chosen command; the returned number is the process's exit code.
 using Command = std::function<int()>;
@@ -35,6 +38,15 @@ Command add_data(CLI::App& app);
 Command add_model(CLI::App& app);
 Command add_convert(CLI::App& app);
 Command add_report(CLI::App& app);
+
+// Clusters; torch-free, in the library apps_cluster.
+Command add_head(CLI::App& app, const std::atomic<bool>& stop);
+Command add_node(CLI::App& app, const std::atomic<bool>& stop);
+Command add_status(CLI::App& app);
+Command add_list(CLI::App& app);
+Command add_explain(CLI::App& app);
+Command add_stop(CLI::App& app);
+Command add_cert(CLI::App& app);
 
 /// Prints the error; for values of options that are out of range.
 int exit_usage(const Error& error);

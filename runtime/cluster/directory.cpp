@@ -1,5 +1,7 @@
 #include "runtime/cluster/directory.hpp"
 
+#include "runtime/group/rank_launcher.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,17 +12,6 @@ namespace {
 
 Error make_error(ErrorCode code, std::string message) {
   return Error{.code = code, .message = std::move(message), .origin = {}, .causes = {}};
-}
-
-result<void> check_name(std::string_view kind, const std::string& name) {
-  const bool allowed = std::all_of(name.begin(), name.end(), [](char c) {
-    const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-    return letter || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-';
-  });
-  if (!name.empty() && name.size() <= kClusterNameBytesMax && allowed) return {};
-  return fail(ErrorCode::kInvalidArgument,
-              "{} name '{}': 1 to {} letters, digits, dots, dashes or underscores are wanted", kind,
-              name.substr(0, kClusterNameBytesMax), kClusterNameBytesMax);
 }
 
 result<void> check_page(const PageRequest& request) {
@@ -90,7 +81,7 @@ result<std::vector<DirectoryEffect>> DirectoryCore::step(const DirectoryEvent& e
 
 result<DirectoryCore::Effects> DirectoryCore::on(const NodeArrived& event, TimePoint now) {
   const NodeRegister& about = event.node;
-  TROUPE_TRY_VOID(check_name("node", about.name));
+  TROUPE_TRY_VOID(check_job_name("node", about.name));
   const auto known = nodes_.find(about.name);
   const bool same = known != nodes_.end() && known->second.instance() == about.state.instance;
   Effects effects;
@@ -180,7 +171,7 @@ result<DirectoryCore::Effects> DirectoryCore::on(const NodeDrainWanted& event, T
 
 result<DirectoryCore::Effects> DirectoryCore::on(const JobArrived& event, TimePoint now) {
   const JobAnnouncement& about = event.job;
-  TROUPE_TRY_VOID(check_name("job", about.name));
+  TROUPE_TRY_VOID(check_job_name("job", about.name));
   const auto known = jobs_.find(about.name);
   const bool same = known != jobs_.end() && known->second.about.epoch == about.epoch;
   Effects effects;

@@ -117,8 +117,6 @@ struct PageRequest {
   }
 };
 inline constexpr std::int32_t kPageMax = 1000;
-/// Of nodes, jobs and groups.
-inline constexpr std::size_t kClusterNameBytesMax = 64;
 
 template <class Entry>
 struct Page {

@@ -159,7 +159,7 @@ TEST(Directory, AControllerThatWasLostMustStartAnew) {
 
 TEST(Directory, RefusesNamesThatDoNotFitAPathOrALine) {
   DirectoryCore core;
-  for (const std::string& name : {std::string(), std::string("a b"), std::string("a/b"), std::string(65, 'x')})
+  for (const std::string& name : {std::string(), std::string("a b"), std::string("a/b"), std::string(129, 'x')})
     EXPECT_EQ(core.step(arrive(name, 1, 1), at(0)).error().code, ErrorCode::kInvalidArgument) << name;
   EXPECT_EQ(core.step(announce("a\n", 1, 1), at(0)).error().code, ErrorCode::kInvalidArgument);
 }

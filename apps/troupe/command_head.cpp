@@ -1,0 +1,105 @@
+#include "apps/troupe/cluster_command.hpp"
+#include "apps/troupe/head_state.hpp"
+#include "placement/placement_service.hpp"
+#include "runtime/base/log.hpp"
+#include "runtime/cluster/head.hpp"
+#include "runtime/link/token_file.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <memory>
+#include <string>
+
+namespace troupe::apps {
+
+using placement::kHeadPort;
+using runtime::ListenAddress;
+
+namespace {
+
+struct HeadCommandOptions {
+  placement::AccessOptions access;
+  std::string listen;
+  std::string cluster = "troupe";
+};
+
+/// The token that others must have; the head's own file is made on its first start.
+result<std::string> head_token(const placement::AccessOptions& access) {
+  const char* named = std::getenv("TROUPE_TOKEN_FILE");
+  std::string path = access.token_file;
+  if (path.empty() && named != nullptr) path = named;
+  if (path.empty()) path = placement::token_file(placement::state_folder(access));
+  return runtime::read_or_make_token_file(path);
+}
+
+result<runtime::LinkOptions> head_link(const placement::AccessOptions& access,
+                                       const std::string& host) {
+  runtime::LinkOptions link;
+  link.self = {runtime::PeerRole::kHead, "head"};
+  link.insecure = access.trusted_network;
+  TROUPE_TRY(link.token, head_token(access));
+  const char* named = std::getenv("TROUPE_TLS");
+  const std::string tls = access.tls.empty() && named != nullptr ? named : access.tls;
+  if (!tls.empty()) {
+    TROUPE_TRY(link.tls, placement::choose_certificate(tls, access.tls_name, {"head"}, host));
+  }
+  return link;
+}
+
+/// What commands of this host dial.
+std::string local_name(ListenAddress address) {
+  if (address.host == "0.0.0.0") address.host = "127.0.0.1";
+  if (address.host == "::") address.host = "::1";
+  return address.to_string();
+}
+
+result<int> run_head(const HeadCommandOptions& options, const std::atomic<bool>& stop) {
+  TROUPE_TRY(const auto listen,
+             placement::parse_listen(options.listen, {.host = "127.0.0.1", .port = kHeadPort}));
+  TROUPE_TRY(HeadState state, HeadState::take(placement::state_folder(options.access)));
+  TROUPE_TRY(auto link, head_link(options.access, listen.host));
+  runtime::ActorSystem system;
+  TROUPE_TRY(const auto hub, runtime::LinkHub::open(system, std::move(link)));
+  runtime::HeadOptions head_options;
+  head_options.host = listen.host;
+  head_options.port = listen.port;
+  head_options.cluster = options.cluster;
+  runtime::HeadServer head(system, std::move(head_options));
+  std::atomic<bool> ledger_failed{false};
+  placement::PlacementServiceOptions service;
+  service.ledger = state.ledger_path();
+  service.on_failure = [&](const Error& cause) {
+    log::error("the ledger fails, so the head ends: {}", cause.to_string());
+    ledger_failed = true;
+    head.request_stop("the ledger fails");
+  };
+  TROUPE_TRY(const auto placement, placement::PlacementService::open(std::move(service)));
+  TROUPE_TRY_VOID(head.add_service("placement.", placement));
+  TROUPE_TRY(const ListenAddress address, head.start(*hub));
+  TROUPE_TRY_VOID(state.publish(local_name(address)));
+  fmt::print("head {} with state in {}\n", address.to_string(), state.folder());
+  fmt::print("join with: troupe node --join {}\n", address.to_string());
+  std::fflush(stdout);
+  const std::string why = head.wait_stop([&] { return stop.load(); });
+  log::info("head: stopping: {}", why);
+  return ledger_failed ? kExitFailed : kExitDone;
+}
+
+}  // namespace
+
+Command add_head(CLI::App& app, const std::atomic<bool>& stop) {
+  CLI::App* command = app.add_subcommand("head", "run the head of a cluster");
+  const auto options = std::make_shared<HeadCommandOptions>();
+  command->add_option(
+      "--listen", options->listen,
+      fmt::format("HOST:PORT, HOST or :PORT; default 127.0.0.1:{}; port 0 takes any", kHeadPort));
+  command->add_option("--cluster", options->cluster, "name, for messages")->capture_default_str();
+  add_credential_options(*command, options->access);
+  return [options, &stop]() -> int {
+    const auto code = run_head(*options, stop);
+    return code ? *code : exit_with(code.error());
+  };
+}
+
+}  // namespace troupe::apps

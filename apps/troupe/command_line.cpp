@@ -1,0 +1,112 @@
+#include "apps/troupe/command_line.hpp"
+
+#include "runtime/base/log.hpp"
+
+#include <fmt/format.h>
+
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <set>
+#include <string>
+#include <utility>
+
+namespace troupe::apps {
+namespace {
+
+std::atomic<bool> stop_requested{false};
+
+/// The first signal asks the command to stop in good order; the second kills it.
+extern "C" void on_signal(int number) {
+  if (stop_requested.exchange(true)) {
+    std::signal(number, SIG_DFL);
+    std::raise(number);
+  }
+}
+
+log::Level to_level(const std::string& name) {
+  if (name == "debug") return log::Level::kDebug;
+  if (name == "warn") return log::Level::kWarn;
+  return name == "error" ? log::Level::kError : log::Level::kInfo;
+}
+
+int run(int argument_count, char** arguments, const std::vector<AddCommand>& adders) {
+  CLI::App app("Troupe: reinforcement-learning post-training of language models");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", "troupe 0.1.0");
+  std::string level = "info";
+  app.add_option("--log-level", level, "debug, info, warn or error")
+      ->check(CLI::IsMember({"debug", "info", "warn", "error"}));
+  std::vector<std::pair<CLI::App*, Command>> commands;
+  for (const AddCommand& add : adders) {
+    Command command = add(app, stop_requested);
+    commands.emplace_back(app.get_subcommands({}).back(), std::move(command));
+  }
+  try {
+    app.parse(argument_count, arguments);
+  } catch (const CLI::ParseError& error) {
+    const int code = app.exit(error);
+    return code == 0 ? kExitDone : kExitUsage;
+  }
+  log::set_up(to_level(level));
+  static const std::set<std::string> kStoppable{"train", "sft", "head", "node"};
+  for (const auto& [subcommand, command] : commands) {
+    if (!subcommand->parsed()) continue;
+    if (kStoppable.contains(subcommand->get_name())) {
+      std::signal(SIGINT, on_signal);
+      std::signal(SIGTERM, on_signal);
+    }
+    return command();
+  }
+  return kExitUsage;
+}
+
+}  // namespace
+
+int exit_usage(const Error& error) {
+  fmt::print(stderr, "troupe: {}\n", error.to_string());
+  return kExitUsage;
+}
+
+int exit_with(const Error& error) {
+  fmt::print(stderr, "troupe: {}\n", error.to_string());
+  const bool config =
+      error.code == ErrorCode::kConfig || error.root_cause().code == ErrorCode::kConfig;
+  return config ? kExitUsage : kExitFailed;
+}
+
+result<ConfigWords> sort_words(std::span<const std::string> words) {
+  ConfigWords sorted;
+  for (const std::string& word : words) {
+    if (word.find('=') != std::string::npos) {
+      sorted.overrides.push_back(word);
+    } else if (sorted.file.empty() && !word.empty()) {
+      sorted.file = word;
+    } else {
+      return fail(ErrorCode::kConfig,
+                  "command line: '{}' is neither key=value nor the one configuration file ({})",
+                  word, sorted.file);
+    }
+  }
+  return sorted;
+}
+
+int run_command_line(int argument_count, char** arguments,
+                     const std::vector<AddCommand>& commands) {
+  try {
+    return run(argument_count, arguments, commands);
+  } catch (const std::exception& error) {  // the door of `main`
+    fmt::print(stderr, "troupe: internal: {}\n", error.what());
+    return kExitFailed;
+  }
+}
+
+std::vector<AddCommand> cluster_commands() {
+  const auto plain = [](Command (*add)(CLI::App&)) {
+    return [add](CLI::App& app, const std::atomic<bool>&) { return add(app); };
+  };
+  return {add_head,           add_node,        plain(add_status), plain(add_list),
+          plain(add_explain), plain(add_stop), plain(add_cert)};
+}
+
+}  // namespace troupe::apps
