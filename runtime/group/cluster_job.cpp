@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
+#include <iterator>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -70,6 +71,7 @@ struct ClusterJob::State {
 
   result<std::vector<std::byte>> set(std::string_view group, StoreEntry entry,
                                      std::vector<Waiter>& ready);
+  void get(const std::string& group, std::string key, Deadline deadline, Responder responder);
 };
 
 ClusterJob::ClusterJob(ActorSystem& system, RankLauncher& launcher, ClusterJobOptions options)
@@ -178,14 +180,18 @@ result<void> ClusterJob::add_group(const std::string& group) {
 }
 
 void ClusterJob::remove_group(const std::string& group) {
-  State::Group removed;  // its responders answer outside the lock
-  const std::lock_guard lock(state_->mutex);
-  const auto found = state_->groups.find(group);
-  if (found == state_->groups.end()) return;
-  removed = std::move(found->second);
-  state_->groups.erase(found);
-  std::erase_if(state_->expected,
-                [&](const auto& entry) { return entry.second->group() == group; });
+  State::Group removed;
+  {
+    const std::lock_guard lock(state_->mutex);
+    const auto found = state_->groups.find(group);
+    if (found == state_->groups.end()) return;
+    removed = std::move(found->second);
+    state_->groups.erase(found);
+    std::erase_if(state_->expected,
+                  [&](const auto& entry) { return entry.second->group() == group; });
+  }
+  for (auto& waiter : removed.waiters)
+    waiter.responder.reply(fail(ErrorCode::kCancelled, "store: the group is closed"));
 }
 
 void ClusterJob::expect(const Ref<RemoteRank>& rank) {
@@ -239,37 +245,48 @@ result<std::vector<std::byte>> ClusterJob::State::set(std::string_view group, St
   return std::vector<std::byte>();
 }
 
+void ClusterJob::State::get(const std::string& group, std::string key, Deadline deadline,
+                            Responder responder) {
+  std::vector<Waiter> late;  // answered after the lock
+  result<std::vector<std::byte>> answer;
+  {
+    const std::lock_guard lock(mutex);
+    const auto found = groups.find(group);
+    if (found == groups.end()) {
+      answer = fail(ErrorCode::kNotFound, "store: no group '{}'", group);
+    } else if (const auto at = found->second.store.find(key); at != found->second.store.end()) {
+      answer = encode_value(at->second);
+    } else {
+      auto& waiters = found->second.waiters;
+      const auto first_late = std::partition(
+          waiters.begin(), waiters.end(), [](const Waiter& one) { return !one.deadline.passed(); });
+      std::move(first_late, waiters.end(), std::back_inserter(late));
+      waiters.erase(first_late, waiters.end());
+      if (waiters.size() >= kWaitersMax) {
+        answer = fail(ErrorCode::kResourceExhausted, "store: {} waiters", kWaitersMax);
+      } else {
+        waiters.push_back({std::move(key), deadline, std::move(responder)});
+      }
+    }
+  }
+  for (Waiter& one : late) {
+    one.responder.reply(fail(ErrorCode::kDeadline, "store: '{}' was not set in time", one.key));
+  }
+  if (responder.open()) responder.reply(std::move(answer));
+}
+
 void ClusterJob::serve(const std::string& group, std::string_view method,
                        std::span<const std::byte> payload, Deadline deadline, Responder responder) {
   if (method == kStoreSet || method == kStoreGet) {
     auto entry = decode_value<StoreEntry>(payload);
     if (!entry) return responder.reply(fail(std::move(entry).error()));
-    if (method == kStoreSet) {
-      std::vector<State::Waiter> ready;
-      const std::string value = entry->value;
-      responder.reply(state_->set(group, std::move(*entry), ready));
-      for (auto& waiter : ready) waiter.responder.reply(encode_value(value));
-      return;
-    }
-    std::optional<std::string> value;
-    bool full = false;
-    {
-      const std::lock_guard lock(state_->mutex);
-      const auto found = state_->groups.find(group);
-      if (found == state_->groups.end())
-        return responder.reply(fail(ErrorCode::kNotFound, "store: no group '{}'", group));
-      const auto at = found->second.store.find(entry->key);
-      if (at != found->second.store.end()) value = at->second;
-      auto& waiters = found->second.waiters;
-      std::erase_if(waiters, [](const State::Waiter& one) { return one.deadline.passed(); });
-      full = waiters.size() >= kWaitersMax;
-      if (!value && !full) {
-        waiters.push_back({std::move(entry->key), deadline, std::move(responder)});
-        return;
-      }
-    }
-    if (value) return responder.reply(encode_value(*value));
-    return responder.reply(fail(ErrorCode::kResourceExhausted, "store: {} waiters", kWaitersMax));
+    if (method == kStoreGet)
+      return state_->get(group, std::move(entry->key), deadline, std::move(responder));
+    std::vector<State::Waiter> ready;
+    const std::string value = entry->value;
+    responder.reply(state_->set(group, std::move(*entry), ready));
+    for (auto& waiter : ready) waiter.responder.reply(encode_value(value));
+    return;
   }
   if (method == kExchangeLookup) {
     const auto owner = decode_value<OwnerName>(payload);

@@ -86,12 +86,14 @@ class MethodRun {
         return pick(place);
       }
     };
+    // The class that declares the method may be a base of W.
+    auto& target = static_cast<typename Shape::Worker&>(worker);
     if constexpr (std::is_void_v<typename Shape::Return>) {
-      (worker.*M)(pass<I>(arrived(std::integral_constant<std::size_t, I>()))...);
+      (target.*M)(pass<I>(arrived(std::integral_constant<std::size_t, I>()))...);
       return {};
     } else {
       return hand_on(context, keep, wanted,
-                     (worker.*M)(pass<I>(arrived(std::integral_constant<std::size_t, I>()))...));
+                     (target.*M)(pass<I>(arrived(std::integral_constant<std::size_t, I>()))...));
     }
   }
 

@@ -11,8 +11,6 @@
 namespace troupe::runtime {
 namespace {
 
-constexpr Duration kRebuildSlice = std::chrono::milliseconds(20);
-
 TimePoint now() { return SteadyClock().now(); }
 
 }  // namespace
@@ -179,9 +177,9 @@ bool Rank::construct(RankOwner& owner, const MakeWorker& make_worker) {
 
 /// Waits for all ranks in short slices: when the call is broken meanwhile, the others may never
 /// come, and a rank that was late for an earlier rebuild may spoil one try by its older epoch.
-result<void> Rank::rebuild(const Call& call, std::int64_t epoch) {
+result<void> Rank::rebuild(const Call& call, std::int64_t epoch, Duration slice_of) {
   for (;;) {
-    const Deadline slice = std::min(call.deadline, Deadline::in(kRebuildSlice));
+    const Deadline slice = std::min(call.deadline, Deadline::in(slice_of));
     auto done = cell_.world->rebuild(epoch, slice);
     if (done) return {};
     const ErrorCode code = done.error().code;
@@ -195,11 +193,12 @@ result<void> Rank::rebuild(const Call& call, std::int64_t epoch) {
 }
 
 /// What comes before the method: rebuilt communicators and the turn in the device's lane.
-result<void> Rank::prepare(Call& call, std::unique_ptr<LaneGate::Turn>& turn) {
+result<void> Rank::prepare(const RankOwner& owner, Call& call,
+                           std::unique_ptr<LaneGate::Turn>& turn) {
   const std::int64_t plan = call.decide(Call::kRun);
   if (plan >= Call::kRebuildBase && cell_.world) {
     const auto waiting = context_.waiting_for("rebuilding of the communicators");
-    TROUPE_TRY_VOID(rebuild(call, plan - Call::kRebuildBase));
+    TROUPE_TRY_VOID(rebuild(call, plan - Call::kRebuildBase, owner.rebuild_slice()));
     TROUPE_TRY_VOID(split_axes(call.deadline));
   }
   if (turn) {
@@ -247,7 +246,7 @@ bool Rank::run_call(RankOwner& owner, Call& call) {
   result<void> outcome;
   std::optional<Error> death;
   try {
-    outcome = prepare(call, turn);
+    outcome = prepare(owner, call, turn);
     span.begin = now();
     if (outcome) outcome = call.run(worker_.get(), cell_.rank, context_);
   } catch (const Failure& failure) {

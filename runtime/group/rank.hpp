@@ -16,6 +16,7 @@
 #include "runtime/group/group_options.hpp"
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -48,6 +49,8 @@ class RankOwner : public RefCounted {
   virtual void rank_died(RankId rank, Error cause, Call* during) = 0;
   virtual CallTrace* trace() const = 0;
   virtual Duration create_deadline() const = 0;
+  /// How long one try of rebuilding the communicators waits for the other ranks.
+  virtual Duration rebuild_slice() const { return std::chrono::milliseconds(20); }
 };
 
 /// What context and status share.
@@ -132,8 +135,8 @@ class Rank final : public RefCounted {
   bool construct(RankOwner& owner, const MakeWorker& make_worker);
   /// False when the rank died.
   bool run_call(RankOwner& owner, Call& call);
-  result<void> prepare(Call& call, std::unique_ptr<LaneGate::Turn>& turn);
-  result<void> rebuild(const Call& call, std::int64_t epoch);
+  result<void> prepare(const RankOwner& owner, Call& call, std::unique_ptr<LaneGate::Turn>& turn);
+  result<void> rebuild(const Call& call, std::int64_t epoch, Duration slice);
   Ref<Call> pop();
   /// What the shell shows.
   void begin_work(std::string_view method, const Call* call);

@@ -46,10 +46,12 @@ class RankLauncher {
 };
 
 /// Environment variables of a rank process. The join token's file is named by the second; the token
-/// itself is never an argument. TLS files lie in the folder that the third names, as `rank.pem` ….
+/// itself is never an argument. TLS files lie in the folder that the third names, as NAME.pem … with
+/// the name that the fourth says, `rank` by default.
 inline constexpr std::string_view kRankRecordVariable = "TROUPE_RANK";
 inline constexpr std::string_view kTokenFileVariable = "TROUPE_TOKEN_FILE";
 inline constexpr std::string_view kTlsFolderVariable = "TROUPE_TLS_FOLDER";
+inline constexpr std::string_view kTlsNameVariable = "TROUPE_TLS_NAME";
 
 /// What a rank process is told when it starts; the rest comes from its controller.
 struct RankRecord {

@@ -24,6 +24,8 @@ namespace {
 constexpr Duration kResultsWait = std::chrono::microseconds(300);
 constexpr std::size_t kResultsTogether = 32;
 constexpr std::size_t kResultBytesTogether = std::size_t{512} << 10;
+/// Ranks on other hosts need a few round trips to meet.
+constexpr Duration kRebuildSlice = std::chrono::seconds(1);
 constexpr Duration kIntroductionWithin = std::chrono::seconds(30);
 /// How long the last words may take to leave.
 constexpr Duration kFarewellWithin = std::chrono::milliseconds(500);
@@ -70,6 +72,7 @@ class RankServer::State final : public RankOwner, public CallTrace {
   void rank_died(RankId rank, Error cause, Call* during) override;
   CallTrace* trace() const override { return const_cast<State*>(this); }
   Duration create_deadline() const override { return create_within_; }
+  Duration rebuild_slice() const override { return kRebuildSlice; }
   void on_call(const CallSpan& span) override {
     began_ = span.begin;
     ended_ = span.end;
