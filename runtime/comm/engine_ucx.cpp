@@ -61,12 +61,14 @@ result<void> UcxEngine::listen() {
 
 bool UcxEngine::step(TimePoint now) {
   const bool more = worker_.progress();
-  while (!broken_.empty()) {
-    const auto [epoch, status] = broken_.back();
-    broken_.pop_back();
-    fail_peer(epoch,
+  for (const Broken& one : std::exchange(broken_, {})) {
+    const Peer* peer = known_peer(one.epoch);
+    // Many operations may tell of one broken connection, and some of them late.
+    if (peer == nullptr || peer->endpoint == nullptr || peer->connection != one.connection)
+      continue;
+    fail_peer(one.epoch,
               Error{.code = ErrorCode::kRankDead,
-                    .message = fmt::format("connection lost: {}", ucx_reason(status)),
+                    .message = fmt::format("connection lost: {}", ucx_reason(one.status)),
                     .origin = {},
                     .causes = {}},
               false);
@@ -163,19 +165,14 @@ ucs_status_t UcxEngine::receive(std::span<const std::byte> head, void* data, std
     refuse(header.error());
     return UCS_OK;
   }
+  bool admitted = false;
   if (Peer* peer = known_peer(header->from)) {
     if (peer->lost) {
       counters_.late.fetch_add(1);
       return UCS_OK;
     }
-    if (!peer->window.admit(header->sequence)) {
-      refuse(Error{.code = ErrorCode::kCorrupt,
-                   .message = fmt::format("message {} of {} comes again", header->sequence,
-                                          peer->address.name),
-                   .origin = {},
-                   .causes = {}});
-      return UCS_OK;
-    }
+    if (!admit(*peer, *header)) return UCS_OK;
+    admitted = true;
   } else if (header->type != MessageType::kRequest || (header->flags & kFlagIntroduced) == 0) {
     counters_.late.fetch_add(1);  // from somebody whom we have forgotten
     return UCS_OK;
@@ -186,11 +183,21 @@ ucs_status_t UcxEngine::receive(std::span<const std::byte> head, void* data, std
     return verdict;
   }
   if (arrivals_.size() < kArrivalsMax) {
-    arrivals_.push_back({*header, {payload.begin(), payload.end()}});
+    arrivals_.push_back({*header, {payload.begin(), payload.end()}, admitted});
   } else {
     counters_.refused.fetch_add(1);
   }
   return UCS_OK;
+}
+
+bool UcxEngine::admit(Peer& peer, const MessageHeader& header) {
+  if (peer.window.admit(header.sequence)) return true;
+  refuse(Error{
+      .code = ErrorCode::kCorrupt,
+      .message = fmt::format("message {} of {} comes again", header.sequence, peer.address.name),
+      .origin = {},
+      .causes = {}});
+  return false;
 }
 
 void UcxEngine::refuse(const Error& why) {
@@ -285,10 +292,7 @@ void UcxEngine::look_at_process(Peer& peer) {
 
 void UcxEngine::on_endpoint_error(void* tag, ucp_ep_h /*endpoint*/, ucs_status_t status) {
   const auto* who = static_cast<const EndpointTag*>(tag);
-  const Peer* peer = who->engine->known_peer(who->epoch);
-  // Closing happens outside of callbacks, and only for the endpoint that this is about.
-  if (peer != nullptr && peer->connection == who->connection && peer->endpoint != nullptr)
-    who->engine->broken_.emplace_back(who->epoch, status);
+  who->engine->broken_.push_back({who->epoch, who->connection, status});
 }
 
 void UcxEngine::disconnect(Peer& peer) {
@@ -362,7 +366,8 @@ void UcxEngine::send(Peer& peer, MessageHeader header, std::vector<std::byte> pa
   void* request = ucp_am_send_nbx(peer.endpoint, kMessageId, kept.head.data(), kept.head.size(),
                                   kept.payload.data(), kept.payload.size(), &param);
   if (UCS_PTR_IS_PTR(request)) return;
-  if (UCS_PTR_IS_ERR(request)) broken_.emplace_back(peer.address.epoch, UCS_PTR_STATUS(request));
+  if (UCS_PTR_IS_ERR(request))
+    broken_.push_back({peer.address.epoch, peer.connection, UCS_PTR_STATUS(request)});
   sends_.erase(kept.number);
 }
 

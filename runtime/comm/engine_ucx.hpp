@@ -105,6 +105,7 @@ class UcxEngine {
     UcxEngine* engine = nullptr;
     std::uint64_t number = 0;
     std::uint64_t epoch = 0;
+    std::uint16_t connection = 0;
     std::uint64_t pull = 0;
     std::uint32_t chunk = 0;
     TimePoint expires{};
@@ -146,9 +147,16 @@ class UcxEngine {
     std::vector<std::byte> payload;
   };
 
+  struct Broken {
+    std::uint64_t epoch = 0;
+    std::uint16_t connection = 0;
+    ucs_status_t status = UCS_OK;
+  };
+
   struct Arrival {
     MessageHeader header;
     std::vector<std::byte> payload;
+    bool admitted = false;  ///< by the replay window; not yet when the sender was unknown
   };
 
   struct Pieces {
@@ -170,6 +178,7 @@ class UcxEngine {
   ucs_status_t receive(std::span<const std::byte> head, void* data, std::size_t bytes,
                        bool rendezvous);
   void refuse(const Error& why);
+  bool admit(Peer& peer, const MessageHeader& header);
   void dispatch(Arrival arrival);
   result<Peer*> peer_of(const TransportAddress& address);
   Peer* known_peer(std::uint64_t epoch);
@@ -227,8 +236,8 @@ class UcxEngine {
 
   std::unordered_map<std::uint64_t, std::unique_ptr<Peer>> peers_;  ///< by epoch
   std::vector<std::unique_ptr<EndpointTag>> tags_;
-  std::vector<std::pair<std::uint64_t, ucs_status_t>> broken_;  ///< by endpoint callbacks
-  std::vector<void*> closes_;                                   ///< UCX requests
+  std::vector<Broken> broken_;  ///< told by callbacks, acted upon outside of them
+  std::vector<void*> closes_;   ///< UCX requests
   std::deque<Arrival> arrivals_;
   std::uint64_t last_number_ = 0;
   std::unordered_map<std::uint64_t, Pull> pulls_;

@@ -64,11 +64,10 @@ void UcxEngine::accept_request(Arrival arrival) {
                       .origin = {},
                       .causes = {}},
                 false);
-    const bool fresh = peer == nullptr;
     result<Peer*> connected = peer_of(*address);
     if (!connected) return refuse(connected.error());
     peer = *connected;
-    if (fresh && !peer->window.admit(header.sequence)) return;
+    if (!arrival.admitted && !admit(*peer, header)) return;
     peer->their_connection = std::max(peer->their_connection, header.connection);
   }
   if (peer == nullptr) {
@@ -161,7 +160,8 @@ void UcxEngine::answer_data(Peer& peer, const MessageHeader& request, Pieces pie
   void* sent = ucp_am_send_nbx(peer.endpoint, kMessageId, kept.head.data(), kept.head.size(),
                                bytes.data(), bytes.size(), &param);
   if (UCS_PTR_IS_PTR(sent)) return;
-  if (UCS_PTR_IS_ERR(sent)) broken_.emplace_back(peer.address.epoch, UCS_PTR_STATUS(sent));
+  if (UCS_PTR_IS_ERR(sent))
+    broken_.push_back({peer.address.epoch, peer.connection, UCS_PTR_STATUS(sent)});
   drop_answer(kept.number);
 }
 

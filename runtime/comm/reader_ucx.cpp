@@ -138,6 +138,7 @@ void UcxEngine::land(const MessageHeader& header, Pull& pull, void* descriptor,
   landing->engine = this;
   landing->number = ++last_number_;
   landing->epoch = header.from;
+  landing->connection = peers_.at(header.from)->connection;
   landing->pull = header.pull;
   landing->chunk = header.chunk;
   landing->expires = pull.deadline + options_.drain;
@@ -183,7 +184,7 @@ void UcxEngine::landed(std::uint64_t number, ucs_status_t status) {
   if (pull == pulls_.end()) return;  // given up before
   if (status != UCS_OK) {
     // The endpoint's own callback says more; this one may come first.
-    broken_.emplace_back(landing->epoch, status);
+    broken_.push_back({landing->epoch, landing->connection, status});
     return;
   }
   if (!landing->staging.empty())

@@ -26,8 +26,7 @@ class ExchangeWorld {
       ++lookups;
       if (owner.group == "controller") return controller->address();
       const auto place = static_cast<std::size_t>(owner.rank.value);
-      if (place >= ranks.size() || !ranks[place])
-        return fail(ErrorCode::kRankDead, "no such rank");
+      if (place >= ranks.size() || !ranks[place]) return fail(ErrorCode::kRankDead, "no such rank");
       return ranks[place]->address();
     };
     controller->set_peer_lookup(lookup);
@@ -35,8 +34,8 @@ class ExchangeWorld {
     controller->set_lease_sender([this](const ColumnOwner& owner, std::string_view method,
                                         std::vector<std::byte> payload) -> result<void> {
       ++notices;
-      return ranks[static_cast<std::size_t>(owner.rank.value)]->on_lease_notice(
-          "controller/1", method, payload);
+      return ranks[static_cast<std::size_t>(owner.rank.value)]->on_lease_notice("controller/1",
+                                                                                method, payload);
     });
   }
   ~ExchangeWorld() {

@@ -6,6 +6,7 @@
 
 #include "runtime/base/rng.hpp"
 #include "runtime/comm/transport_wire.hpp"
+#include "tests/runtime/transport/forger_ucx.hpp"
 #include "tests/runtime/transport/peer_support.hpp"
 #include "tests/support/line_child.hpp"
 
@@ -232,6 +233,62 @@ TEST_P(TransportTest, RefusesAndCountsMessagesUnderAnotherKey) {
   std::int64_t refused = 0;
   statistics >> refused;
   EXPECT_GE(refused, 1);
+}
+
+TEST_P(TransportTest, RefusesForgedTornReplayedAndOversizedMessages) {
+  Owner owner(GetParam());
+  ASSERT_TRUE(pull(owner.address, 1, 0, 100));
+  const auto refused = [&] {
+    std::istringstream statistics(owner.child.ask("statistics"));
+    std::int64_t count = 0;
+    statistics >> count;
+    return count;
+  };
+  const auto wait_for = [&](std::int64_t wanted) {
+    const Deadline until = Deadline::in(5s);
+    while (refused() < wanted && !until.passed()) std::this_thread::sleep_for(5ms);
+    EXPECT_EQ(refused(), wanted);
+  };
+  const auto lanes = GetParam() == "tcp" ? TransportLanes::kTcp : TransportLanes::kSharedMemory;
+  Forger forger(lanes, owner.address);
+  Rng rng(8);
+  std::vector<std::byte> noise(kMessageHeaderBytes);
+  for (std::byte& byte : noise) byte = static_cast<std::byte>(rng.below(256));
+  forger.send(noise, {});
+  forger.send(std::span(noise).first(7), noise);
+  forger.send(noise, std::vector<std::byte>(1 << 20));  // comes as a rendezvous
+  wait_for(3);
+  // Somebody who knows the key: what is well-formed is answered once, what lies is refused.
+  TransportAddress self;
+  self.name = "forger";
+  self.epoch = 77;
+  self.lane_version = decode_address(owner.address)->lane_version;
+  self.lanes = decode_address(transport_->address())->lanes;
+  MessageHeader header{.type = MessageType::kRequest,
+                       .from = self.epoch,
+                       .to = decode_address(owner.address)->epoch,
+                       .sequence = 1,
+                       .pull = 1,
+                       .flags = kFlagIntroduced,
+                       .connection = 1};
+  Request request{.reader = encode_address(self),
+                  .parts = {{.column = 1, .first = 0, .rows = 1, .bytes = 1, .take = 1}}};
+  auto payload = encode_request(request);
+  header.bytes = payload.size();
+  const MessageBytes sealed = seal_message(job_key(), header, payload);
+  forger.send(sealed, payload);
+  forger.send(sealed, payload);  // replayed
+  wait_for(4);
+  request.parts[0].take = request.parts[0].bytes = kChunkBytesMax + 1;  // oversized
+  payload = encode_request(request);
+  header.sequence = 2;
+  forger.send(seal_message(job_key(), header, payload), payload);
+  wait_for(5);
+  header.sequence = 3;
+  header.to += 1;  // to an epoch that is not this one
+  forger.send(seal_message(job_key(), header, payload), payload);
+  wait_for(6);
+  EXPECT_TRUE(pull(owner.address, 1, 0, 100'000)) << "nothing was harmed";
 }
 
 TEST_P(TransportTest, RefusesAnotherVersionBeforeConnecting) {
