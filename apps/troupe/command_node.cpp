@@ -12,6 +12,7 @@
 #include <array>
 #include <condition_variable>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -213,6 +214,13 @@ result<int> run_node(const NodeCommandOptions& options, const std::atomic<bool>&
   agent_options.head = access.address;
   agent_options.cgroup_parent = options.cgroup;
   agent_options.version = "0.1.0";
+  if (hub->options().tls.enabled()) {
+    // Ranks dial with the certificate of their node.
+    const std::filesystem::path certificate(hub->options().tls.certificate);
+    agent_options.rank_environment = {
+        {std::string(runtime::kTlsFolderVariable), certificate.parent_path().string()},
+        {std::string(runtime::kTlsNameVariable), certificate.stem().string()}};
+  }
   services.join(agent_options);
   TROUPE_TRY(const auto agent, NodeAgent::open(system, hub.get(), std::move(agent_options)));
   services.set_agent(agent.get());

@@ -274,4 +274,12 @@ result<Bytes> AgentLanes::room_in(const Phase& phase) const {
   return Bytes{bytes};
 }
 
+std::shared_ptr<AgentLanes> make_agent_lanes(Ref<Channel> agent, const RankRecord& record) {
+  if (record.devices.empty()) return nullptr;
+  AgentLanes::Options options;
+  options.job = record.job;
+  options.device = record.devices.front();
+  return std::make_shared<AgentLanes>(std::move(agent), std::move(options));
+}
+
 }  // namespace troupe::runtime

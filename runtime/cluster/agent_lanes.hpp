@@ -13,6 +13,7 @@
 #include "runtime/cluster/lane_messages.hpp"
 #include "runtime/device/memory_book.hpp"
 #include "runtime/group/rank_lanes.hpp"
+#include "runtime/group/rank_launcher.hpp"
 #include "runtime/link/channel.hpp"
 
 #include <memory>
@@ -57,5 +58,9 @@ class AgentLanes final : public RankLanes, public MemoryBook {
   friend class MoveService;
   std::shared_ptr<State> state_;
 };
+
+/// The lanes of a rank process with devices; null for one without. For `RankPrograms`' hook of the
+/// agent's parts: give it on as `lanes`, and its `service()` under `memory.`.
+std::shared_ptr<AgentLanes> make_agent_lanes(Ref<Channel> agent, const RankRecord& record);
 
 }  // namespace troupe::runtime
