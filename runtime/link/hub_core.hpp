@@ -144,6 +144,7 @@ class HubCore final : private SocketEvents {
   void add_link(SocketId socket, const Ref<HubLink>& link);
   void evict_oldest_stranger(TimePoint now);
   void take_all_down();
+  void let_go();
   bool on_io_thread() const;
   Ref<HubLink> find(SocketId socket) const;
 
@@ -163,6 +164,8 @@ class HubCore final : private SocketEvents {
   std::map<std::string, Complaint> complaints_;
   std::uint64_t accepted_ = 0;
   bool stopping_ = false;
+  static constexpr int kTurnsToGo = 4;  // of the I/O loop, once no link is left
+  int turns_to_go_ = kTurnsToGo;
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable emptied_;

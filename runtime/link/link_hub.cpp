@@ -60,7 +60,7 @@ std::string ListenAddress::to_string() const {
 
 HubCore::HubCore(ActorSystem& system, LinkOptions options, std::unique_ptr<TlsContext> tls)
     : system_(system), options_(std::move(options)), tls_(std::move(tls)) {
-  driver_ = SocketDriver::start(*this, std::min(kTickMax, options_.heartbeat / 4));
+  driver_ = SocketDriver::start(*this, timer(), std::min(kTickMax, options_.heartbeat / 4));
   dialler_ = std::make_unique<Dialler>();
 }
 
@@ -68,6 +68,7 @@ HubCore::~HubCore() {
   TROUPE_CHECK(!on_io_thread(), "link hub: destroyed on its own I/O thread");
   dialler_.reset();  // its dials end first
   post([this] { take_all_down(); });
+  driver_->hurry();
   {
     std::unique_lock lock(mutex_);
     emptied_.wait_for(lock, kCloseWithin, [this] { return empty_; });
@@ -88,7 +89,6 @@ HubCore::~HubCore() {
 
 void HubCore::take_all_down() {
   stopping_ = true;
-  for (const auto& entry : listeners_) driver_->close_listener(entry.first);
   const TimePoint now = SteadyClock().now();
   const Error cause{.code = ErrorCode::kAborted,
                     .message = "the link hub is closing",
@@ -96,11 +96,19 @@ void HubCore::take_all_down() {
                     .causes = {}};
   const auto links = links_;
   for (const auto& entry : links) entry.second->end(cause, true, now);
-  if (links_.empty()) {
-    const std::lock_guard lock(mutex_);
-    empty_ = true;
-    emptied_.notify_all();
-  }
+}
+
+/// Once all links are gone: closes the listeners, and some turns of the I/O loop later lets the
+/// destructor go on. CAF keeps a listener for ever that is closed in the turn in which it was
+/// opened.
+void HubCore::let_go() {
+  if (!stopping_ || !links_.empty()) return;
+  if (turns_to_go_ == kTurnsToGo - 1)
+    for (const auto& entry : listeners_) driver_->close_listener(entry.first);
+  if (--turns_to_go_ > 0) return;
+  const std::lock_guard lock(mutex_);
+  empty_ = true;
+  emptied_.notify_all();
 }
 
 bool HubCore::on_io_thread() const { return io_of_this_thread == this; }
@@ -209,10 +217,6 @@ void HubCore::on_closed(SocketId socket) {
     links_.erase(socket);
   }
   settle();
-  if (!stopping_ || !links_.empty()) return;
-  const std::lock_guard lock(mutex_);
-  empty_ = true;
-  emptied_.notify_all();
 }
 
 void HubCore::on_wake() {
@@ -225,6 +229,7 @@ void HubCore::on_tick() {
   const TimePoint now = SteadyClock().now();
   for (const auto& entry : links_) entry.second->tick(now);
   settle();
+  let_go();
 }
 
 std::optional<TlsStream> HubCore::tls_stream(LinkSide side, const std::string& host) const {

@@ -6,7 +6,11 @@
 
 #include <sys/socket.h>
 
+#include <atomic>
+#include <chrono>
 #include <exception>
+#include <memory>
+#include <mutex>
 
 namespace troupe::runtime {
 namespace {
@@ -32,11 +36,51 @@ void guarded(const Call& call) {
   }
 }
 
+/// Sends the broker its ticks. Not CAF's delayed messages: one that is on its way when the system
+/// ends keeps the broker for ever.
+struct Ticks {
+  explicit Ticks(CallTimer& by, Duration each) : timer(by), every(each) {}
+
+  static void arm_locked(const std::shared_ptr<Ticks>& ticks) {
+    ticks->next = ticks->timer.add(SteadyClock().now() + ticks->every, [ticks] {
+      const std::lock_guard lock(ticks->mutex);
+      if (!ticks->broker) return;
+      if (!ticks->pending.exchange(true)) send_from_outside(ticks->broker, kTick);
+      arm_locked(ticks);
+    });
+  }
+  static void start(const std::shared_ptr<Ticks>& ticks, const caf::actor& broker) {
+    const std::lock_guard lock(ticks->mutex);
+    ticks->broker = broker;
+    arm_locked(ticks);
+  }
+  static void hurry(const std::shared_ptr<Ticks>& ticks) {
+    const std::lock_guard lock(ticks->mutex);
+    ticks->every = std::chrono::milliseconds(2);
+    if (ticks->timer.remove(ticks->next)) arm_locked(ticks);
+  }
+  void stop() {
+    const std::lock_guard lock(mutex);
+    broker = nullptr;
+    timer.remove(next);
+  }
+
+  CallTimer& timer;
+  std::atomic<bool> pending{false};  // sent, and not handled yet
+  std::mutex mutex;                  // guards what follows
+  Duration every;
+  caf::actor broker;
+  CallTimer::Id next{};
+};
+
 }  // namespace
 
 struct SocketDriver::Native {
-  explicit Native(SocketEvents& told, Duration every)
-      : events(told), tick(every), prepared(configure(config)), system(config) {}
+  Native(SocketEvents& told, CallTimer& timer, Duration tick)
+      : events(told),
+        ticks(std::make_shared<Ticks>(timer, tick)),
+        prepared(configure(config)),
+        system(config) {}
 
   static bool configure(caf::actor_system_config& config) {
     ActorSystem::Native::configure(config, ActorSystemOptions{});
@@ -51,7 +95,6 @@ struct SocketDriver::Native {
 
   caf::behavior behave(caf::io::broker* self) {
     broker = self;
-    send_later(self, self, tick, kTick);
     return {
         [this](const caf::io::new_data_msg& message) {
           guarded(
@@ -78,7 +121,7 @@ struct SocketDriver::Native {
   void obey(int order) {
     if (order == kWake) guarded([&] { events.on_wake(); });
     if (order == kTick) {
-      send_later(broker, broker, tick, kTick);
+      ticks->pending = false;
       guarded([&] { events.on_tick(); });
     }
     if (order == kQuit) {
@@ -94,7 +137,7 @@ struct SocketDriver::Native {
   }
 
   SocketEvents& events;
-  Duration tick;
+  const std::shared_ptr<Ticks> ticks;
   caf::actor_system_config config;
   bool prepared;
   caf::actor_system system;
@@ -104,10 +147,13 @@ struct SocketDriver::Native {
 
 SocketDriver::SocketDriver(std::unique_ptr<Native> native) : native_(std::move(native)) {}
 
-std::unique_ptr<SocketDriver> SocketDriver::start(SocketEvents& events, Duration tick) {
-  auto native = std::make_unique<Native>(events, tick);
+std::unique_ptr<SocketDriver> SocketDriver::start(SocketEvents& events, CallTimer& timer,
+                                                  Duration tick) {
+  auto native = std::make_unique<Native>(events, timer, tick);
   native->actor = native->system.middleman().spawn_broker(
-      [here = native.get()](caf::io::broker* self) { return here->behave(self); });
+      // An argument rather than a capture: CAF dereferences a null tuple when there is none.
+      [](caf::io::broker* self, Native* here) { return here->behave(self); }, native.get());
+  Ticks::start(native->ticks, native->actor);
   return std::unique_ptr<SocketDriver>(new SocketDriver(std::move(native)));
 }
 
@@ -115,8 +161,11 @@ SocketDriver::~SocketDriver() { stop(); }
 
 void SocketDriver::wake() { send_from_outside(native_->actor, kWake); }
 
+void SocketDriver::hurry() { Ticks::hurry(native_->ticks); }
+
 void SocketDriver::stop() {
   if (!native_) return;
+  native_->ticks->stop();
   send_from_outside(native_->actor, kQuit);
   native_->actor = nullptr;
   native_.reset();  // waits for the broker and joins CAF's threads

@@ -4,8 +4,8 @@
 // CAF (socket_driver.cpp: a broker of CAF's middleman).
 //
 // Ownership: the hub owns the driver and outlives its events.
-// **Threads:** `wake` and `stop` from any thread but the I/O thread; all else, and all events, on
-// the I/O thread.
+// **Threads:** `wake`, `hurry` and `stop` from any thread but the I/O thread; all else, and all
+// events, on the I/O thread.
 // **Invariants:** after `on_closed` of a socket it is not mentioned again. `stop` returns when the
 // I/O thread has ended and every socket is closed.
 
@@ -22,6 +22,8 @@ namespace troupe::runtime {
 
 using SocketId = std::int64_t;
 
+class CallTimer;
+
 class SocketEvents {
  public:
   virtual ~SocketEvents() = default;
@@ -36,14 +38,16 @@ class SocketEvents {
 
 class SocketDriver {
  public:
-  /// Starts the I/O thread; `on_tick` comes each `tick`.
-  static std::unique_ptr<SocketDriver> start(SocketEvents& events, Duration tick);
+  /// Starts the I/O thread; `on_tick` comes each `tick`, by `timer`, which outlives the driver.
+  static std::unique_ptr<SocketDriver> start(SocketEvents& events, CallTimer& timer, Duration tick);
   ~SocketDriver();
   SocketDriver(const SocketDriver&) = delete;
   SocketDriver& operator=(const SocketDriver&) = delete;
 
   /// Has `on_wake` called on the I/O thread.
   void wake();
+  /// Ticks each few milliseconds from now on: the end is near.
+  void hurry();
   void stop();
 
   /// Take over a connected socket, or one that listens.
