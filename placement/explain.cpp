@@ -328,7 +328,7 @@ Explanation explain(const Cluster& cluster, const Scheduler& scheduler,
   for (const QueuedGroup& queued : queue) order.push_back(&queued);
   std::stable_sort(order.begin(), order.end(), [&](const auto* a, const auto* b) {
     const auto key = [&](const QueuedGroup* one) {
-      return std::tuple(-effective_priority(*one, scheduler.options()), one->arrival,
+      return std::tuple(-standing(*one, scheduler.options()), one->arrival,
                         std::string_view(one->request.name));
     };
     return key(a) < key(b);

@@ -20,6 +20,9 @@ constexpr std::array<std::string_view, 5> kWaitReasons{"none", "resources", "res
                                                        "search budget"};
 
 const Kept kNothingKept;
+/// Standings stay far from the ends of 64 bits of nanoseconds.
+constexpr Duration kWaitMax = std::chrono::hours(24 * 365 * 100);
+constexpr Duration kAgeMax = std::chrono::hours(1);
 
 Decision rejected(const GroupRequest& request, Error error) {
   return {.group = request.name, .kind = DecisionKind::kRejected, .error = std::move(error)};
@@ -42,10 +45,11 @@ std::string_view wait_reason_name(WaitReason reason) {
   return index < kWaitReasons.size() ? kWaitReasons[index] : "unknown";
 }
 
-std::int64_t effective_priority(const QueuedGroup& group, const SchedulerOptions& options) {
-  const std::int64_t age =
-      options.age_per_priority > Duration{} ? group.waited / options.age_per_priority : 0;
-  return group.request.priority + age;
+Duration standing(const QueuedGroup& group, const SchedulerOptions& options) {
+  if (options.age_per_priority == Duration{}) return Duration{group.request.priority};
+  const std::int64_t priority =
+      std::clamp(group.request.priority, -kPriorityMax, kPriorityMax);  // not validated yet
+  return options.age_per_priority * priority + std::min<Duration>(group.waited, kWaitMax);
 }
 
 /// The state of one pass.
@@ -66,7 +70,7 @@ class Scheduler::Pass {
     std::vector<const QueuedGroup*> order;
     for (const QueuedGroup& queued : queue_) order.push_back(&queued);
     const auto key = [this](const QueuedGroup* group) {
-      return std::tuple(-effective_priority(*group, scheduler_.options_), group->arrival,
+      return std::tuple(-standing(*group, scheduler_.options_), group->arrival,
                         std::string_view(group->request.name));
     };
     std::stable_sort(order.begin(), order.end(),
@@ -317,6 +321,8 @@ class Scheduler::Pass {
 
 Scheduler::Scheduler(SchedulerOptions options)
     : options_(options), placer_(std::make_unique<Placer>(options.search)) {
+  TROUPE_CHECK(options.age_per_priority >= Duration{} && options.age_per_priority <= kAgeMax,
+               "scheduler: age_per_priority {} ns", options.age_per_priority.count());
   TROUPE_CHECK(options.reservations_max >= 1, "scheduler: no reservations, so big groups starve");
 }
 Scheduler::~Scheduler() = default;

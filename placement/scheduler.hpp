@@ -2,11 +2,11 @@
 
 // The scheduling core: many queued groups, one pass, one decision each.
 //
-// Groups are tried by effective priority (priority plus one for every `age_per_priority` waited),
-// then in order of arrival. A group that does not fit now waits; the first ones to wait get a
-// reservation: a place on nodes as they would be when running groups end. Groups behind may use
-// what reservations leave over (backfill) and never what they hold, so a big group is not starved
-// by small ones. docs/placement.md argues why.
+// Groups are tried by standing (the time waited, plus `age_per_priority` for each step of
+// priority), then in order of arrival. A group that does not fit now waits; the first ones to wait
+// get a reservation: a place on nodes as they would be when running groups end. Groups behind may
+// use what reservations leave over (backfill) and never what they hold, so a big group is not
+// starved by small ones. docs/placement.md argues why.
 // **Threads:** belongs to one owner. No clock: the caller says how long each group has waited.
 // **Invariants:** all bundles of a group or none; what is decided is allocated in the cluster when
 // `pass` returns; the decisions depend on cluster, queue and earlier passes only, never on the
@@ -70,7 +70,7 @@ struct Decision {
 
 struct SchedulerOptions {
   SearchOptions search = {};
-  Duration age_per_priority = std::chrono::seconds(30);  ///< zero: priorities never age
+  Duration age_per_priority = std::chrono::seconds(30);  ///< zero: priorities never age; ≤ 1 h
   std::size_t reservations_max = 4;                      ///< at least 1
   std::size_t queue_max = 100'000;                       ///< longer queues are refused
   std::size_t pass_steps_max = 1'000'000;  ///< of backtracking in one pass, all groups together
@@ -126,8 +126,10 @@ class Scheduler {
   std::uint64_t topology_version_ = 0;
 };
 
-/// Priority after aging; what `pass` orders by, before arrival.
-std::int64_t effective_priority(const QueuedGroup& group, const SchedulerOptions& options);
+/// What `pass` orders by before arrival, larger first: the time waited plus `age_per_priority` for
+/// each step of priority. The difference of two queued groups never changes, so who is ahead stays
+/// ahead of all but newcomers of higher priority, and in the end of those, too.
+Duration standing(const QueuedGroup& group, const SchedulerOptions& options);
 
 /// Takes bundles out of an active group and their resources free. The others keep their places and
 /// are numbered anew without gaps; the result has the old number of each. kNotFound names a group
