@@ -98,6 +98,7 @@ class UcxEngine {
     std::size_t done = 0;
     std::int32_t requests_out = 0;
     bool by_places = false;
+    bool lanes_only = false;  ///< places were tried and do not serve
   };
 
   /// A rendezvous that UCX is writing.

@@ -107,9 +107,18 @@ result<UcxEngine::Pieces> UcxEngine::gather(const Request& request) const {
 }
 
 void UcxEngine::answer(Peer& peer, const MessageHeader& request, Pieces pieces) {
-  const bool by_places = (request.flags & kFlagPlaces) != 0 && pieces.bytes > kAtOnceBytes &&
-                         pieces.spans.size() <= kAnswerPiecesMax;
-  if (by_places) return answer_places(peer, request, std::move(pieces));
+  if ((request.flags & kFlagPlaces) != 0 && pieces.bytes > kAtOnceBytes) {
+    if (pieces.spans.size() <= kAnswerPiecesMax)
+      return answer_places(peer, request, std::move(pieces));
+    // Lanes bring it in smaller chunks, packed; the reader asks again for those.
+    return answer_error(
+        peer, request,
+        Error{.code = ErrorCode::kUnsupported,
+              .message = fmt::format("{}: {} places, at most {} fit an answer", options_.name,
+                                     pieces.spans.size(), kAnswerPiecesMax),
+              .origin = {},
+              .causes = {}});
+  }
   const bool must_pack = pieces.spans.size() > 1;
   if (must_pack && packed_bytes_ > 0 && packed_bytes_ + pieces.bytes > options_.pack_bytes_max) {
     ++peer.answers_open;  // so that a reader cannot queue without bound

@@ -49,7 +49,7 @@ void UcxEngine::start(std::uint64_t number) {
 }
 
 void UcxEngine::plan(Pull& pull, const Peer& peer) {
-  pull.by_places = peer.direct == Direct::kYes;
+  pull.by_places = peer.direct == Direct::kYes && !pull.lanes_only;
   const std::int64_t most = pull.by_places ? kPlacesBytesMax : options_.chunk_bytes;
   pull.chunks = plan_chunks(
       pull.request.parts,
@@ -221,7 +221,10 @@ void UcxEngine::accept_error(Peer& peer, const MessageHeader& header,
   Pull* pull = asked(header);
   if (pull == nullptr) return;
   answered(peer, *pull);
-  end_pull(header.pull, fail(decode_failure(payload)));
+  Error error = decode_failure(payload);
+  if (pull->by_places && error.code == ErrorCode::kUnsupported)
+    return restart_by_lanes(header.pull);
+  end_pull(header.pull, fail(std::move(error)));
 }
 
 bool UcxEngine::copy_slice() {
@@ -278,6 +281,7 @@ void UcxEngine::restart_by_lanes(std::uint64_t number) {
   const std::uint64_t fresh = ++last_number_;
   deadlines_.emplace(pull.deadline, fresh);
   std::replace(peer.pulls.begin(), peer.pulls.end(), number, fresh);
+  pull.lanes_only = true;
   plan(pull, peer);
   pulls_.emplace(fresh, std::move(pull));
   pump(peer);

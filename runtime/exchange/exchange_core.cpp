@@ -74,8 +74,11 @@ std::shared_ptr<Transport> ColumnExchange::Core::transport() const {
 }
 
 void ColumnExchange::Core::set_sender(LeaseSender sender) {
-  const std::lock_guard lock(mutex_);
-  sender_ = std::move(sender);
+  {
+    const std::lock_guard lock(mutex_);
+    sender_ = std::move(sender);
+  }
+  wake_.notify_all();  // releases may wait for it
 }
 
 void ColumnExchange::Core::open_holder(const std::string& holder) {

@@ -7,6 +7,8 @@
 #include "runtime/batch/durable_file.hpp"
 #include "runtime/batch/envelope_codec.hpp"
 #include "runtime/checkpoint/index_codec.hpp"
+#include "runtime/comm/transport_wire.hpp"
+#include "runtime/exchange/exchange_codec.hpp"
 #include "runtime/link/handshake.hpp"
 
 #include <filesystem>
@@ -120,6 +122,43 @@ void write_indexes(const std::filesystem::path& folder) {
   put(folder, "all", encode_index(index));
 }
 
+void write_exchanges(const std::filesystem::path& folder) {
+  ExchangeBatch batch;
+  batch.inlined = batch_with("x", Column::dense<float>({1, 2, 3}));
+  put(folder, "inlined", encode_exchange(batch));
+  batch.owners = {{{"policy", RankId{1}}, 7}};
+  const auto offsets =
+      std::make_shared<const std::vector<std::int64_t>>(std::vector<std::int64_t>{0, 2, 2, 9});
+  const auto runs = std::make_shared<const std::vector<ExchangeRun>>(
+      std::vector<ExchangeRun>{{0, 1, 2}, {0, 0, 1}});
+  ExchangePiece piece{.owner = 0,
+                      .column = ColumnId{3},
+                      .first_row = 5,
+                      .rows = 3,
+                      .offsets = offsets,
+                      .granted = true};
+  batch.columns.push_back({"j", {ColumnKind::kJagged, DType::kI32, {}}, {piece}, runs});
+  piece.offsets = nullptr;
+  batch.columns.push_back({"d", {ColumnKind::kDense, DType::kF32, {2}}, {piece}, runs});
+  put(folder, "referred", encode_exchange(batch));
+  put(folder, "held", encode_exchange(ExchangeHeld{batch.owners[0], ColumnId{4}, 100, 1, false}));
+  put(folder, "notice", encode_lease_notice({.epoch = 7, .releases = {{ColumnId{1}, 2}}}));
+}
+
+void write_messages(const std::filesystem::path& folder) {
+  TransportAddress address;
+  address.name = "policy rank 1";
+  address.epoch = 9;
+  put(folder, "address", encode_address(address));
+  const Request request{.reader = {}, .parts = {{.column = 1, .rows = 2, .bytes = 8, .take = 8}}};
+  put(folder, "request", encode_request(request));
+  const MemoryPlace places[] = {{4096, 4000}, {64, 96}};
+  put(folder, "places", encode_places(places));
+  put(folder, "failure",
+      encode_failure(
+          Error{.code = ErrorCode::kNotFound, .message = "column 1", .origin = {}, .causes = {}}));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -129,5 +168,7 @@ int main(int argc, char** argv) {
   write_envelopes(folder / "envelope");
   write_links(folder / "frame_reader");
   write_indexes(folder / "checkpoint_index");
+  write_exchanges(folder / "exchange");
+  write_messages(folder / "transport");
   return 0;
 }

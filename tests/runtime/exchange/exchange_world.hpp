@@ -7,7 +7,9 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
+#include <thread>
 #include <vector>
 
 namespace troupe::runtime {
@@ -23,7 +25,6 @@ class ExchangeWorld {
     }
     const PeerLookup lookup = [this](const ColumnOwner& owner,
                                      Deadline) -> result<std::vector<std::byte>> {
-      ++lookups;
       if (owner.group == "controller") return controller->address();
       const auto place = static_cast<std::size_t>(owner.rank.value);
       if (place >= ranks.size() || !ranks[place]) return fail(ErrorCode::kRankDead, "no such rank");
@@ -92,8 +93,7 @@ class ExchangeWorld {
   LocalNetwork network;
   std::unique_ptr<ColumnExchange> controller;
   std::vector<std::unique_ptr<ColumnExchange>> ranks;
-  int lookups = 0;
-  int notices = 0;
+  std::atomic<int> notices{0};
 };
 
 }  // namespace troupe::runtime
