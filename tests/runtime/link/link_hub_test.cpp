@@ -324,7 +324,7 @@ TEST(LinkHub, GivesUpADialThatNobodyWaitsFor) {
 
 /// Every request of many threads ends exactly once and as it must, whatever is cancelled.
 TEST(LinkHub, GivesEachOfManyRequestsItsOwnOutcome) {
-  for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 2; ++seed) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed);
     Two two(seed % 2 == 0 ? "" : kToken);
     const auto channel = two.dial();
@@ -333,7 +333,7 @@ TEST(LinkHub, GivesEachOfManyRequestsItsOwnOutcome) {
     const auto work = [&](std::uint64_t number) {
       Rng rng(mix_seed(seed, number));
       const Ref<Channel>& from = number % 2 == 0 ? *channel : two.accepted;
-      for (int i = 0; i < 400; ++i) {
+      for (int i = 0; i < 200; ++i) {
         const std::string text = std::to_string(number) + "/" + std::to_string(i) +
                                  std::string(rng.below(rng.below(20) == 0 ? 100'000 : 300), 'x');
         const auto kind = rng.below(10);
