@@ -247,11 +247,11 @@ void AgentCore::down(Connection connection, const Error& cause, bool silent, Tim
   }
 }
 
-void AgentCore::revoke(const std::string& reservation, const std::string& reason,
-                       Effects& effects) {
+void AgentCore::revoke(const std::string& reservation, std::optional<int> bundle,
+                       const std::string& reason, Effects& effects) {
   for (auto& [serial, rank] : ranks_) {
-    if (rank.start.reservation == reservation)
-      stop_rank(serial, rank, Duration::zero(), reason, false, effects);
+    if (rank.start.reservation != reservation || (bundle && rank.start.bundle != *bundle)) continue;
+    stop_rank(serial, rank, Duration::zero(), reason, false, effects);
   }
 }
 

@@ -112,8 +112,9 @@ class AgentCore {
   void down(Connection connection, const Error& cause, bool silent, TimePoint now,
             Effects& effects);
 
-  /// The reservation is over: its ranks are killed.
-  void revoke(const std::string& reservation, const std::string& reason, Effects& effects);
+  /// The reservation, or one bundle of it, is over: its ranks are killed.
+  void revoke(const std::string& reservation, std::optional<int> bundle, const std::string& reason,
+              Effects& effects);
   void drain(Duration grace, const std::string& reason, Effects& effects);
   bool draining() const { return draining_.has_value(); }
   std::size_t ranks_alive() const { return ranks_.size(); }

@@ -191,6 +191,10 @@ void NodeAgent::Impl::start_rank(Channel& channel, Payload payload, Responder re
     process.job = start->job;
     process.answer = std::move(responder);
   });
+  // It may have been given up between the first look and the start; `revoke` knew of no rank then.
+  if (!options_.place) return;
+  if (const auto still = options_.place(*start); !still)
+    revoke(start->reservation, start->bundle, still.error());
 }
 
 NodeAgent::Impl::Answer NodeAgent::Impl::stop_rank(Channel& channel, Payload payload) {
@@ -317,11 +321,13 @@ NodeState NodeAgent::Impl::state() const {
   return core_.state(now());
 }
 
-void NodeAgent::Impl::revoke(const std::string& reservation, const Error& cause) {
+void NodeAgent::Impl::revoke(const std::string& reservation, std::optional<int> bundle,
+                             const Error& cause) {
+  const std::string what =
+      bundle ? fmt::format("bundle {} of its reservation {}", *bundle, reservation)
+             : fmt::format("its reservation {}", reservation);
   step([&](AgentCore::Effects& effects, Hooks&) {
-    core_.revoke(reservation,
-                 fmt::format("its reservation {} is over: {}", reservation, cause.message),
-                 effects);
+    core_.revoke(reservation, bundle, fmt::format("{} is over: {}", what, cause.message), effects);
   });
 }
 
@@ -372,8 +378,9 @@ result<void> NodeAgent::attach(Ref<Channel> channel) { return impl_->attach(chan
 std::uint64_t NodeAgent::instance() const { return impl_->instance(); }
 std::string NodeAgent::address() const { return impl_->address(); }
 NodeState NodeAgent::state() const { return impl_->state(); }
-void NodeAgent::revoke(const std::string& reservation, const Error& cause) {
-  impl_->revoke(reservation, cause);
+void NodeAgent::revoke(const std::string& reservation, const Error& cause,
+                       std::optional<int> bundle) {
+  impl_->revoke(reservation, bundle, cause);
 }
 void NodeAgent::drain(Duration grace, const std::string& reason) { impl_->drain(grace, reason); }
 bool NodeAgent::draining() const { return impl_->draining(); }

@@ -27,6 +27,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -86,8 +87,9 @@ class NodeAgent {
   /// host:port that controllers and ranks dial; empty without a listener.
   std::string address() const;
   NodeState state() const;
-  /// The reservation is gone (removed or expired): its ranks are killed.
-  void revoke(const std::string& reservation, const Error& cause);
+  /// The reservation, or one bundle of it, is gone (removed or expired): its ranks are killed.
+  void revoke(const std::string& reservation, const Error& cause,
+              std::optional<int> bundle = std::nullopt);
 
   /// Refuses new ranks, tells the head, stops the ranks there are.
   void drain(Duration grace, const std::string& reason);

@@ -48,7 +48,7 @@ class NodeAgent::Impl final : public std::enable_shared_from_this<Impl> {
   std::string address() const { return address_; }
   std::shared_ptr<ChannelService> service() const { return table_; }
   NodeState state() const;
-  void revoke(const std::string& reservation, const Error& cause);
+  void revoke(const std::string& reservation, std::optional<int> bundle, const Error& cause);
   void drain(Duration grace, const std::string& reason);
   bool draining() const;
   result<void> wait_drained(Deadline deadline);

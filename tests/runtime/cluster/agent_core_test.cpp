@@ -259,7 +259,9 @@ TEST_F(AgentCoreTest, ARevokedReservationKillsItsRanks) {
   run(0);
   ASSERT_TRUE(core_->start(start_of(1, "job", "second"), {}, 10, now_, effects_));
   effects_.clear();
-  core_->revoke("pool", "it expired", effects_);
+  core_->revoke("pool", 7, "another bundle", effects_);
+  EXPECT_TRUE(effects_.empty());
+  core_->revoke("pool", std::nullopt, "it expired", effects_);
   const auto stops = only<AgentCore::StopProcess>(effects_);
   ASSERT_THAT(stops, SizeIs(1));
   EXPECT_EQ(stops[0].grace, 0s);
@@ -353,7 +355,7 @@ TEST(AgentCoreProperty, EveryStartIsAnsweredAndEveryLifeEndsOnce) {
           core.down(controllers[job], lost(), rng.below(2) == 0, now, effects);
           break;
         case 7:
-          if (rng.below(4) == 0) core.revoke("pool", "r", effects);
+          if (rng.below(4) == 0) core.revoke("pool", std::nullopt, "r", effects);
           break;
         default:
           now += std::chrono::milliseconds(rng.below(3000));
