@@ -84,11 +84,9 @@ result<void> Connection::received(std::span<const std::byte> bytes, TimePoint no
     outcome = take_frames(out);
   }
   if (outcome) outcome = taken;
-  if (outcome && tls_->established()) {
-    outcome = flush(now, out);
-  } else {
-    tls_->drain(out);
-  }
+  // An answer of ours counts as sent; what TLS says of itself does not put off a heartbeat.
+  if (outcome && !plain_out_.empty()) outcome = flush(now, out);
+  tls_->drain(out);
   return outcome;
 }
 

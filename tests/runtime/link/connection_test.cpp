@@ -245,10 +245,10 @@ TEST(Connection, EndsAMuteHandshakeAfterItsBound) {
   EXPECT_EQ(late.error().code, ErrorCode::kDeadline);
 }
 
-TEST(Connection, BeatsWhenIdleAndFindsASilentPeerDeadAfterThreeSeconds) {
-  Line line("secret", "secret");
+/// Both ends tick for a minute of virtual time, then the dialler is stopped.
+void expect_life_and_death(Line& line) {
   line.run();
-  // Both tick: heartbeats keep both alive for a minute.
+  ASSERT_TRUE(line.up());
   for (int tick = 0; tick < 600; ++tick) {
     line.now += milliseconds(100);
     line.dialler.note(line.dialler.connection.tick(line.now, true, line.dialler.out));
@@ -257,9 +257,10 @@ TEST(Connection, BeatsWhenIdleAndFindsASilentPeerDeadAfterThreeSeconds) {
   }
   EXPECT_FALSE(line.dialler.error);
   EXPECT_FALSE(line.acceptor.error);
-  EXPECT_GE(line.acceptor.events.heartbeats, 118);
-  EXPECT_LE(line.acceptor.events.heartbeats, 121);
-  // Now one is stopped.
+  for (const End* end : {&line.dialler, &line.acceptor}) {
+    EXPECT_GE(end->events.heartbeats, 118);
+    EXPECT_LE(end->events.heartbeats, 121);
+  }
   const TimePoint stopped = line.now;
   while (!line.acceptor.error && line.now - stopped < seconds(10)) {
     line.now += milliseconds(100);
@@ -269,6 +270,11 @@ TEST(Connection, BeatsWhenIdleAndFindsASilentPeerDeadAfterThreeSeconds) {
   EXPECT_EQ(line.acceptor.error->code, ErrorCode::kRankDead);
   EXPECT_THAT(line.acceptor.error->message, HasSubstr("silent for 3.1 s"));
   EXPECT_LE(line.now - stopped, milliseconds(3200));
+}
+
+TEST(Connection, BeatsWhenIdleAndFindsASilentPeerDeadAfterThreeSeconds) {
+  Line line("secret", "secret");
+  expect_life_and_death(line);
 }
 
 TEST(Liveness, DoesNotBlameThePeerForTimeInWhichNobodyLooked) {
@@ -301,6 +307,12 @@ TEST(Tls, CarriesASessionBetweenCertificatesOfOneAuthority) {
                           line->dialler.sent.size());
     EXPECT_EQ(all.find("TrLk"), std::string::npos);  // nothing in the clear
   }
+}
+
+TEST(Tls, BeatsWhenIdleAndFindsASilentPeerDeadAfterThreeSeconds) {
+  const auto server = authority().context("main");
+  const auto client = authority().context("gpu-1");
+  expect_life_and_death(*tls_line(*client, *server));
 }
 
 TEST(Tls, RefusesAHostThatTheCertificateDoesNotName) {
