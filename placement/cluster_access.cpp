@@ -88,6 +88,14 @@ runtime::LinkOptions ClusterAccess::link(runtime::PeerName self) const {
   return options;
 }
 
+result<runtime::LinkOptions> ClusterAccess::listening_link(runtime::PeerName self,
+                                                           const std::string& host) const {
+  runtime::LinkOptions options = link(std::move(self));
+  if (tls_folder.empty()) return options;
+  TROUPE_TRY(options.tls, choose_certificate(tls_folder, tls_name, {options.self.name}, host));
+  return options;
+}
+
 std::string default_state_folder() {
   if (const std::string state = given("", "TROUPE_STATE"); !state.empty()) return state;
   const std::string home = given("", "HOME");
@@ -110,9 +118,10 @@ result<ClusterAccess> resolve_credentials(const AccessOptions& options) {
   ClusterAccess access;
   access.trusted_network = options.trusted_network;
   TROUPE_TRY(access.token, find_token(options));
-  const std::string tls = given(options.tls, "TROUPE_TLS");
-  if (tls.empty()) return access;
-  TROUPE_TRY(access.tls, choose_certificate(tls, options.tls_name, {}, ""));
+  access.tls_folder = given(options.tls, "TROUPE_TLS");
+  access.tls_name = options.tls_name;
+  if (access.tls_folder.empty()) return access;
+  TROUPE_TRY(access.tls, choose_certificate(access.tls_folder, access.tls_name, {}, ""));
   return access;
 }
 

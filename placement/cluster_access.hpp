@@ -32,11 +32,17 @@ struct AccessOptions {
 struct ClusterAccess {
   std::string address;  ///< host:port of the head
   std::string token;
-  runtime::TlsFiles tls;
+  runtime::TlsFiles tls;   ///< any certificate of the folder: enough for who only dials
+  std::string tls_folder;  ///< empty: no TLS
+  std::string tls_name;    ///< which certificate, if that was said
   bool trusted_network = false;
 
   /// For a hub of this process.
   runtime::LinkOptions link(runtime::PeerName self) const;
+  /// As `link`, for a process that also listens on `host`: with the certificate of its own name, or
+  /// one that is made out for the host. kConfig when there is none.
+  result<runtime::LinkOptions> listening_link(runtime::PeerName self,
+                                              const std::string& host) const;
 };
 
 /// TROUPE_STATE, or ~/.troupe.

@@ -126,11 +126,12 @@ class StopService final : public runtime::ChannelService {
 
 result<void> ClusterClient::Impl::open() {
   const runtime::PeerName self{runtime::PeerRole::kController, options.job};
-  TROUPE_TRY(hub, runtime::LinkHub::open(system, options.access.link(self)));
   listen_host = options.listen_host;
   if (listen_host.empty()) {
     TROUPE_TRY(listen_host, local_address_towards(options.access.address));
   }
+  TROUPE_TRY(auto link, options.access.listening_link(self, listen_host));
+  TROUPE_TRY(hub, runtime::LinkHub::open(system, std::move(link)));
   TROUPE_TRY(placement, PlacementClient::create({.owner = options.job, .instance = epoch}));
   runtime::AgentLauncherOptions agents_options;
   agents_options.job = options.job;

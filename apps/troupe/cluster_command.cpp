@@ -60,8 +60,7 @@ void add_cluster_options(CLI::App& command, ClusterOptions& options, bool with_j
 result<std::unique_ptr<HeadClient>> HeadClient::connect(const ClusterOptions& options) {
   TROUPE_TRY(const auto access, placement::resolve_access(options.access));
   std::unique_ptr<HeadClient> client(new HeadClient);
-  client->deadline_ = Deadline::in(
-      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(options.timeout_s)));
+  client->deadline_ = Deadline::in(to_duration(options.timeout_s));
   const PeerName self{PeerRole::kClient, "troupe-" + std::to_string(::getpid())};
   TROUPE_TRY(client->hub_, runtime::LinkHub::open(client->system_, access.link(self)));
   auto channel = client->hub_
@@ -108,6 +107,10 @@ std::string age_text(double seconds_old) {
   if (seconds_old < 7200) return fmt::format("{:.0f} m", seconds_old / 60);
   if (seconds_old < 172800) return fmt::format("{:.1f} h", seconds_old / 3600);
   return fmt::format("{:.0f} d", seconds_old / 86400);
+}
+
+Duration to_duration(double seconds_long) {
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds_long));
 }
 
 void print_json(const nlohmann::json& value) {

@@ -90,6 +90,8 @@ class Table {
 /// `850 ms`, `12 s`, `3 m`, `2.5 h`, `4 d`.
 std::string age_text(double seconds_old);
 
+Duration to_duration(double seconds_long);
+
 /// Prints JSON with two spaces of indentation, to standard output.
 void print_json(const nlohmann::json& value);
 

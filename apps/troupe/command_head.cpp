@@ -21,6 +21,7 @@ namespace {
 struct HeadCommandOptions {
   placement::AccessOptions access;
   std::string listen;
+  std::string announce;
   std::string cluster = "troupe";
 };
 
@@ -33,22 +34,19 @@ result<std::string> head_token(const placement::AccessOptions& access) {
   return runtime::read_or_make_token_file(path);
 }
 
-result<runtime::LinkOptions> head_link(const placement::AccessOptions& access,
-                                       const std::string& host) {
-  runtime::LinkOptions link;
-  link.self = {runtime::PeerRole::kHead, "head"};
-  link.insecure = access.trusted_network;
-  TROUPE_TRY(link.token, head_token(access));
-  const char* named = std::getenv("TROUPE_TLS");
-  const std::string tls = access.tls.empty() && named != nullptr ? named : access.tls;
-  if (!tls.empty()) {
-    TROUPE_TRY(link.tls, placement::choose_certificate(tls, access.tls_name, {"head"}, host));
-  }
+result<runtime::LinkOptions> head_link(const HeadCommandOptions& options, const std::string& host) {
+  // Its own token file comes first, since resolving looks for it.
+  TROUPE_TRY(const std::string token, head_token(options.access));
+  TROUPE_TRY(const auto access, placement::resolve_credentials(options.access));
+  const std::string& reached = options.announce.empty() ? host : options.announce;
+  TROUPE_TRY(auto link, access.listening_link({runtime::PeerRole::kHead, "head"}, reached));
+  link.token = token;
   return link;
 }
 
-/// What commands of this host dial.
-std::string local_name(ListenAddress address) {
+/// What others dial; commands of this host, if nothing else is said.
+std::string dialled(ListenAddress address, const std::string& announce) {
+  if (!announce.empty()) address.host = announce;
   if (address.host == "0.0.0.0") address.host = "127.0.0.1";
   if (address.host == "::") address.host = "::1";
   return address.to_string();
@@ -58,7 +56,7 @@ result<int> run_head(const HeadCommandOptions& options, const std::atomic<bool>&
   TROUPE_TRY(const auto listen,
              placement::parse_listen(options.listen, {.host = "127.0.0.1", .port = kHeadPort}));
   TROUPE_TRY(HeadState state, HeadState::take(placement::state_folder(options.access)));
-  TROUPE_TRY(auto link, head_link(options.access, listen.host));
+  TROUPE_TRY(auto link, head_link(options, listen.host));
   runtime::ActorSystem system;
   TROUPE_TRY(const auto hub, runtime::LinkHub::open(system, std::move(link)));
   runtime::HeadOptions head_options;
@@ -77,9 +75,10 @@ result<int> run_head(const HeadCommandOptions& options, const std::atomic<bool>&
   TROUPE_TRY(const auto placement, placement::PlacementService::open(std::move(service)));
   TROUPE_TRY_VOID(head.add_service("placement.", placement));
   TROUPE_TRY(const ListenAddress address, head.start(*hub));
-  TROUPE_TRY_VOID(state.publish(local_name(address)));
+  const std::string where = dialled(address, options.announce);
+  TROUPE_TRY_VOID(state.publish(where));
   fmt::print("head {} with state in {}\n", address.to_string(), state.folder());
-  fmt::print("join with: troupe node --join {}\n", address.to_string());
+  fmt::print("join with: troupe node --join {}\n", where);
   std::fflush(stdout);
   const std::string why = head.wait_stop([&] { return stop.load(); });
   log::info("head: stopping: {}", why);
@@ -94,6 +93,7 @@ Command add_head(CLI::App& app, const std::atomic<bool>& stop) {
   command->add_option(
       "--listen", options->listen,
       fmt::format("HOST:PORT, HOST or :PORT; default 127.0.0.1:{}; port 0 takes any", kHeadPort));
+  command->add_option("--announce", options->announce, "host under which others reach this one");
   command->add_option("--cluster", options->cluster, "name, for messages")->capture_default_str();
   add_credential_options(*command, options->access);
   return [options, &stop]() -> int {

@@ -45,10 +45,6 @@ struct NodeCommandOptions {
   double grace_s = 5;
 };
 
-Duration to_duration(double span) {
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(span));
-}
-
 std::string host_name() {
   std::array<char, 256> name{};
   if (::gethostname(name.data(), name.size() - 1) != 0) return "node";
@@ -191,14 +187,8 @@ result<int> run_node(const NodeCommandOptions& options, const std::atomic<bool>&
   const std::string name = options.name.empty() ? host_name() : options.name;
   TROUPE_TRY(const auto inventory, discover(options));
   TROUPE_TRY(const auto listen, listen_address(options, access.address));
-  auto link = access.link({runtime::PeerRole::kNode, name});
-  if (link.tls.enabled()) {
-    const char* named = std::getenv("TROUPE_TLS");
-    const auto& given = options.cluster.access.tls;
-    TROUPE_TRY(link.tls,
-               placement::choose_certificate(given.empty() && named != nullptr ? named : given,
-                                             options.cluster.access.tls_name, {name}, listen.host));
-  }
+  const std::string& reached = options.announce.empty() ? listen.host : options.announce;
+  TROUPE_TRY(auto link, access.listening_link({runtime::PeerRole::kNode, name}, reached));
   runtime::ActorSystem system;
   TROUPE_TRY(const auto hub, runtime::LinkHub::open(system, std::move(link)));
   const Deadline join_by = Deadline::in(to_duration(options.join_within_s));

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace troupe::apps {
@@ -29,10 +30,12 @@ namespace {
 struct StatusOptions {
   ClusterOptions cluster;
   bool lanes = false;
+  std::int32_t nodes_wanted = 0;
 };
 
 constexpr std::int32_t kNodesShown = 1000;
 constexpr std::int32_t kProblemsShown = 50;
+constexpr Duration kLookEvery = std::chrono::milliseconds(100);
 
 /// All that one look at a cluster shows.
 struct Picture {
@@ -76,8 +79,32 @@ result<void> find_problems(HeadClient& head, Picture& picture) {
   return {};
 }
 
+/// Waits until as many nodes are up as `--nodes` says.
+result<void> wait_nodes(HeadClient& head, std::int32_t wanted) {
+  for (;;) {
+    TROUPE_TRY(const auto status, (head.ask<HeadStatus>("head.status", PageRequest{})));
+    if (status.nodes_up >= wanted) return {};
+    if (SteadyClock().now() + kLookEvery >= head.deadline().at)
+      return fail(ErrorCode::kDeadline, "{} nodes are up, wanted {}", status.nodes_up, wanted);
+    std::this_thread::sleep_for(kLookEvery);
+  }
+}
+
+/// A head that is not there yet, or a cluster that is not complete, may be so in a moment.
+result<std::unique_ptr<HeadClient>> connect(const StatusOptions& options) {
+  for (const Deadline deadline = Deadline::in(to_duration(options.cluster.timeout_s));;) {
+    auto head = HeadClient::connect(options.cluster);
+    const bool again = !head && options.nodes_wanted > 0 && !deadline.passed() &&
+                       (head.error().code == ErrorCode::kIo ||
+                        head.error().root_cause().code == ErrorCode::kNotFound);
+    if (!again) return head;
+    std::this_thread::sleep_for(kLookEvery);
+  }
+}
+
 result<Picture> look(const StatusOptions& options) {
-  TROUPE_TRY(const auto head, HeadClient::connect(options.cluster));
+  TROUPE_TRY(const auto head, connect(options));
+  TROUPE_TRY_VOID(wait_nodes(*head, options.nodes_wanted));
   Picture picture;
   const PageRequest all;
   TROUPE_TRY(picture.head, (head->ask<HeadStatus>("head.status", all)));
@@ -194,6 +221,10 @@ Command add_status(CLI::App& app) {
   const auto options = std::make_shared<StatusOptions>();
   command->add_flag("--lanes", options->lanes,
                     "who holds each device, who waits for it, and what lies in its memory");
+  command
+      ->add_option("--nodes", options->nodes_wanted,
+                   "wait, within the timeout, until so many nodes are up")
+      ->check(CLI::Range(0, 1 << 20));
   add_cluster_options(*command, options->cluster, true);
   return [options]() -> int {
     const auto picture = look(*options);
