@@ -14,11 +14,9 @@ using runtime::Metrics;
 
 result<std::unique_ptr<CriticWorker>> CriticWorker::create(runtime::WorkerContext& context,
                                                            const TrainWorkerOptions& options) {
-  TROUPE_TRY(auto engine, TrainEngine::create(options.model, options.weights, options.engine,
-                                              &context.collective()));
+  TROUPE_TRY(auto engine, make_engine(context, options));
   std::unique_ptr<CriticWorker> worker(new CriticWorker(context, std::move(engine)));
-  worker->entries_ = std::make_unique<MemoryEntries>(options.memory, context.group());
-  TROUPE_TRY_VOID(worker->entries_->add_engine(*worker->engine_));
+  TROUPE_TRY_VOID(worker->enter(options.memory));
   return worker;
 }
 

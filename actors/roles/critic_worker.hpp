@@ -2,12 +2,13 @@
 
 // The critic rank: a decoder with a value head, trained on returns.
 //
-// **Ownership:** owns its engine; borrows the collective of its group.
+// **Ownership:** as TrainWorker.
 // **Threads:** the engine thread of its rank only.
 // **Invariants:** as PolicyWorker.
 
 #include "actors/algorithm/value_loss.hpp"
-#include "actors/roles/policy_worker.hpp"
+#include "actors/roles/role_wire.hpp"
+#include "actors/roles/train_worker.hpp"
 
 #include <memory>
 #include <tuple>
@@ -18,9 +19,15 @@ namespace troupe::actors {
 struct ValueUpdateSettings {
   ValueLossOptions options;
   double loss_scale_factor = 0;
+
+  static constexpr auto fields() {
+    using runtime::field;
+    return std::tuple{field("options", &ValueUpdateSettings::options),
+                      field("loss_scale_factor", &ValueUpdateSettings::loss_scale_factor)};
+  }
 };
 
-class CriticWorker {
+class CriticWorker : public TrainWorker {
  public:
   static result<std::unique_ptr<CriticWorker>> create(runtime::WorkerContext& context,
                                                       const TrainWorkerOptions& options);
@@ -30,12 +37,6 @@ class CriticWorker {
   /// One optimizer step on `returns` and `values`; metrics as in TrainEngine::update_value.
   result<runtime::Metrics> update(const runtime::Batch& batch, const ValueUpdateSettings& settings);
 
-  /// Rank 0 writes (all ranks hold the same state); every rank reads.
-  result<void> save(const CheckpointTarget& target) {
-    return context_.rank() == RankId{0} ? save_engine(*engine_, target) : result<void>{};
-  }
-  result<void> load(const CheckpointSource& source) { return load_engine(*engine_, source); }
-
   static constexpr auto methods() {
     using namespace runtime;
     return std::tuple{
@@ -44,17 +45,13 @@ class CriticWorker {
             .keep_columns(),
         method<&CriticWorker::update>("update", args(scatter, broadcast), returns(reduce(kMerge)))
             .phase("train"),
-        method<&CriticWorker::save>("save", args(broadcast), returns(none)),
-        method<&CriticWorker::load>("load", args(broadcast), returns(none)).phase("train")};
+        method<&CriticWorker::state>("state", args(broadcast), returns(first)),
+        method<&CriticWorker::load_state>("load_state", args(broadcast), returns(none))
+            .phase("train")};
   }
 
  private:
-  CriticWorker(runtime::WorkerContext& context, std::unique_ptr<TrainEngine> engine)
-      : context_(context), engine_(std::move(engine)) {}
-
-  runtime::WorkerContext& context_;
-  std::unique_ptr<TrainEngine> engine_;
-  std::unique_ptr<MemoryEntries> entries_;  // after the engine that it points to
+  using TrainWorker::TrainWorker;
 };
 
 }  // namespace troupe::actors

@@ -1,35 +1,44 @@
 #pragma once
 
-// A train engine's state in a checkpoint: tensors `<role>/weights/…`, `<role>/adam_m/…`,
-// `<role>/adam_v/…` and the JSON state `<role>`.
+// A role's state in a checkpoint: tensors `<role>/weights/…`, `<role>/adam_m/…`, `<role>/adam_v/…`
+// and the JSON state `<role>`.
 //
-// **Threads:** the rank that holds the engine; the controller waits meanwhile.
+// **Threads:** the controller's. Blocks it while it reads, writes or pulls.
 // **Invariants:** save then load continues with the same bits, on any number of ranks.
 
-#include "actors/train/train_engine.hpp"
+#include "actors/roles/train_worker.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
+#include "runtime/group/worker_group.hpp"
+#include "runtime/task/failure.hpp"
+#include "runtime/task/task.hpp"
 
 #include <string>
 
 namespace troupe::actors {
 
-/// Where rank 0 of a group writes. The writer outlives the group: a call that met its deadline may
-/// still be writing.
-struct CheckpointTarget {
-  runtime::CheckpointWriter* writer = nullptr;
-  std::string role;
-};
+/// Pulls the part and writes it; the JSON goes with part 0.
+result<void> write_state(runtime::CheckpointWriter& writer, const std::string& role,
+                         std::int64_t part, const EngineState& state);
+/// The role's whole state, in memory of its own.
+result<EngineState> read_state(const runtime::Checkpoint& checkpoint, const std::string& role);
 
-/// From where every rank of a group reads. Holds the index: a call ends with the first rank that
-/// fails, when others may still be reading.
-struct CheckpointSource {
-  runtime::Checkpoint checkpoint;
-  std::string role;
-};
+/// W: PolicyWorker or CriticWorker. Throws `Failure`.
+template <class W>
+runtime::task<void> save_role(runtime::WorkerGroup<W>& group, std::string role,
+                              runtime::CheckpointWriter& writer) {
+  std::int64_t parts = 1;
+  for (std::int64_t part = 0; part < parts; ++part) {
+    const EngineState state = co_await group.template call<&W::state>(part);
+    runtime::value_or_throw(write_state(writer, role, part, state));
+    parts = state.parts;
+  }
+}
 
-result<void> save_engine(const TrainEngine& engine, const CheckpointTarget& target);
-
-/// kConflict or kNotFound naming the tensor when the checkpoint is of another model.
-result<void> load_engine(TrainEngine& engine, const CheckpointSource& source);
+template <class W>
+runtime::task<void> load_role(runtime::WorkerGroup<W>& group, std::string role,
+                              const runtime::Checkpoint& checkpoint) {
+  EngineState state = runtime::value_or_throw(read_state(checkpoint, role));
+  co_await group.template call<&W::load_state>(std::move(state));
+}
 
 }  // namespace troupe::actors

@@ -8,7 +8,7 @@
 // the owner idle meanwhile.
 
 #include "actors/train/train_engine.hpp"
-#include "runtime/device/device_memory.hpp"
+#include "runtime/device/memory_book.hpp"
 
 #include <string>
 #include <utility>
@@ -19,7 +19,7 @@ namespace troupe::actors {
 class MemoryEntries {
  public:
   /// `memory` may be null: then nothing is told.
-  MemoryEntries(runtime::DeviceMemory* memory, std::string role)
+  MemoryEntries(runtime::MemoryBook* memory, std::string role)
       : memory_(memory), role_(std::move(role)) {}
   MemoryEntries(const MemoryEntries&) = delete;
   MemoryEntries& operator=(const MemoryEntries&) = delete;
@@ -34,7 +34,7 @@ class MemoryEntries {
   result<void> add_engine(TrainEngine& engine);
 
  private:
-  runtime::DeviceMemory* memory_;
+  runtime::MemoryBook* memory_;
   std::string role_;
   std::vector<runtime::MemoryKey> keys_;
 };

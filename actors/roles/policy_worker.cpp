@@ -50,11 +50,10 @@ result<void> compare_log_probs(const Batch& batch, const PackedBatch& packed,
 
 result<std::unique_ptr<PolicyWorker>> PolicyWorker::create(runtime::WorkerContext& context,
                                                            const TrainWorkerOptions& options) {
-  TROUPE_TRY(auto engine, TrainEngine::create(options.model, options.weights, options.engine,
-                                              &context.collective()));
-  std::unique_ptr<PolicyWorker> worker(new PolicyWorker(context, std::move(engine)));
-  worker->entries_ = std::make_unique<MemoryEntries>(options.memory, context.group());
-  TROUPE_TRY_VOID(worker->entries_->add_engine(*worker->engine_));
+  TROUPE_TRY(auto engine, make_engine(context, options));
+  std::unique_ptr<PolicyWorker> worker(
+      new PolicyWorker(context, std::move(engine), options.losses));
+  TROUPE_TRY_VOID(worker->enter(options.memory));
   return worker;
 }
 
@@ -72,6 +71,9 @@ result<Batch> PolicyWorker::log_probs(const Batch& batch, const LogProbRequest& 
 }
 
 result<Metrics> PolicyWorker::update(const Batch& batch, const PolicyUpdateSettings& settings) {
+  if (losses_ == nullptr)
+    return fail(ErrorCode::kUnsupported, "update: this rank was given no policy losses");
+  TROUPE_TRY(const PolicyLoss loss, losses_->find(settings.loss));
   TROUPE_TRY(const Batch local, batch.resolve());
   TROUPE_TRY(const PackedBatch packed, pack_batch(local));
   TROUPE_TRY(const std::vector<std::uint8_t> mask, response_mask(local, packed));
@@ -91,7 +93,7 @@ result<Metrics> PolicyWorker::update(const Batch& batch, const PolicyUpdateSetti
                             .rollout_weights = {},
                             .sequence_ids = sequence_ids,
                             .temperature = settings.temperature,
-                            .loss = settings.loss,
+                            .loss = loss,
                             .objective = settings.objective,
                             .loss_scale_factor = settings.loss_scale_factor};
   return engine_->update_policy(packed.pack.view(), update);
@@ -114,8 +116,11 @@ result<Metrics> PolicyWorker::sft_loss(const Batch& batch) {
   return metrics;
 }
 
-WeightHandle PolicyWorker::weights(WeightVersion version) {
-  return WeightHandle{.tensors = engine_->weights(), .version = version};
+result<WeightHandle> PolicyWorker::weights(WeightVersion version) {
+  TROUPE_TRY(const Batch tensors, tensor_batch(engine_->weights(), engine_));
+  WeightHandle handle{.tensors = {}, .version = version};
+  TROUPE_TRY(handle.tensors, context_.columns().put(tensors));
+  return handle;
 }
 
 }  // namespace troupe::actors

@@ -2,53 +2,54 @@
 
 // The trainer rank: a policy, or a frozen reference, over one train engine.
 //
-// **Ownership:** owns its engine; borrows the collective of its group.
+// **Ownership:** as TrainWorker; borrows the losses.
 // **Threads:** the engine thread of its rank only.
 // **Invariants:** every rank of the group gets the same calls; a rank may have no rows.
 
 #include "actors/algorithm/objective.hpp"
-#include "actors/algorithm/policy_loss.hpp"
-#include "actors/model/model_config.hpp"
-#include "actors/roles/engine_checkpoint.hpp"
-#include "actors/roles/memory_entries.hpp"
+#include "actors/roles/role_wire.hpp"
+#include "actors/roles/train_worker.hpp"
 #include "actors/roles/weight_handle.hpp"
-#include "actors/train/train_engine.hpp"
-#include "runtime/batch/batch.hpp"
-#include "runtime/group/dispatch.hpp"
-#include "runtime/group/worker_context.hpp"
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
 
 namespace troupe::actors {
 
-struct TrainWorkerOptions {
-  ModelConfig model;
-  std::span<const NamedTensor> weights;  ///< initial weights; read during creation only
-  TrainEngineOptions engine;
-  runtime::DeviceMemory* memory = nullptr;  ///< ledger of the rank's device, if it has one
-};
-
 /// How log-probs are asked for.
 struct LogProbRequest {
   float temperature = 1.0F;
   std::string column;    ///< name of the resulting column
   bool compare = false;  ///< also report the distance to `rollout_log_probs`
+
+  static constexpr auto fields() {
+    using runtime::field;
+    return std::tuple{field("temperature", &LogProbRequest::temperature),
+                      field("column", &LogProbRequest::column),
+                      field("compare", &LogProbRequest::compare)};
+  }
 };
 
 /// What an update needs besides the columns; the same on all ranks.
 struct PolicyUpdateSettings {
-  PolicyLoss loss;
+  std::string loss;                  ///< name in the registry that the rank was given
   PolicyObjectiveOptions objective;  ///< a KL coefficient ≠ 0 reads `ref_log_prob`
   float temperature = 1.0F;
   double loss_scale_factor = 0;
+
+  static constexpr auto fields() {
+    using runtime::field;
+    using T = PolicyUpdateSettings;
+    return std::tuple{field("loss", &T::loss), field("objective", &T::objective),
+                      field("temperature", &T::temperature),
+                      field("loss_scale_factor", &T::loss_scale_factor)};
+  }
 };
 
-class PolicyWorker {
+class PolicyWorker : public TrainWorker {
  public:
   static result<std::unique_ptr<PolicyWorker>> create(runtime::WorkerContext& context,
                                                       const TrainWorkerOptions& options);
@@ -69,12 +70,8 @@ class PolicyWorker {
   /// Mean cross-entropy over all ranks, without an update.
   result<runtime::Metrics> sft_loss(const runtime::Batch& batch);
 
-  WeightHandle weights(WeightVersion version);
-  /// Rank 0 writes (all ranks hold the same state); every rank reads.
-  result<void> save(const CheckpointTarget& target) {
-    return context_.rank() == RankId{0} ? save_engine(*engine_, target) : result<void>{};
-  }
-  result<void> load(const CheckpointSource& source) { return load_engine(*engine_, source); }
+  /// The tensors stay here; valid until the next update.
+  result<WeightHandle> weights(WeightVersion version);
 
   static constexpr auto methods() {
     using namespace runtime;
@@ -89,17 +86,17 @@ class PolicyWorker {
         method<&PolicyWorker::sft_loss>("sft_loss", args(scatter), returns(first))
             .phase("log_prob"),
         method<&PolicyWorker::weights>("weights", args(broadcast), returns(all)),
-        method<&PolicyWorker::save>("save", args(broadcast), returns(none)),
-        method<&PolicyWorker::load>("load", args(broadcast), returns(none)).phase("train")};
+        method<&PolicyWorker::state>("state", args(broadcast), returns(first)),
+        method<&PolicyWorker::load_state>("load_state", args(broadcast), returns(none))
+            .phase("train")};
   }
 
  private:
-  PolicyWorker(runtime::WorkerContext& context, std::unique_ptr<TrainEngine> engine)
-      : context_(context), engine_(std::move(engine)) {}
+  PolicyWorker(runtime::WorkerContext& context, std::shared_ptr<TrainEngine> engine,
+               const PolicyLossRegistry* losses)
+      : TrainWorker(context, std::move(engine)), losses_(losses) {}
 
-  runtime::WorkerContext& context_;
-  std::unique_ptr<TrainEngine> engine_;
-  std::unique_ptr<MemoryEntries> entries_;  // after the engine that it points to
+  const PolicyLossRegistry* losses_;  // null: this rank updates nothing
 };
 
 }  // namespace troupe::actors

@@ -65,7 +65,7 @@ std::vector<Batch> planned_minibatches(const Batch& batch, const MinibatchPlan& 
 
 }  // namespace
 
-task<Batch> LocalRollout::generate(Batch prompts, SamplingOptions sampling) {
+task<Batch> GroupRollout::generate(Batch prompts, SamplingOptions sampling) {
   Batch needed = select_present(
       prompts, {column::kPrompts, column::kPromptIds, column::kGroup, column::kSampleIndex});
   Batch generated =
@@ -74,14 +74,14 @@ task<Batch> LocalRollout::generate(Batch prompts, SamplingOptions sampling) {
   co_return prompts;
 }
 
-task<Batch> LocalReward::score(Batch batch) {
+task<Batch> GroupReward::score(Batch batch) {
   Batch needed = select_present(
       batch, {column::kResponses, column::kDataSource, column::kGroundTruth, column::kExtraInfo});
   Batch scored = co_await group_.call<&RewardWorker::score>(std::move(needed));
   co_return scored;
 }
 
-task<Batch> LocalReference::log_probs(Batch batch) {
+task<Batch> GroupReference::log_probs(Batch batch) {
   Batch needed = request_.compare
                      ? select_present(batch, {column::kPrompts, column::kResponses,
                                               column::kResponseMask, column::kRolloutLogProbs})
@@ -92,7 +92,7 @@ task<Batch> LocalReference::log_probs(Batch batch) {
   co_return value_or_throw(found.reorder(rows.inverse));
 }
 
-task<Metrics> LocalPolicy::update(Batch batch) {
+task<Metrics> GroupPolicy::update(Batch batch) {
   Batch needed = with_sequence_ids(select_present(
       batch, {column::kPrompts, column::kResponses, column::kResponseMask, column::kOldLogProbs,
               column::kAdvantages, column::kReferenceLogProbs}));
@@ -113,7 +113,7 @@ task<Metrics> LocalPolicy::update(Batch batch) {
   co_return metrics;
 }
 
-task<Batch> LocalCritic::values(Batch batch) {
+task<Batch> GroupCritic::values(Batch batch) {
   Batch needed = select_present(batch, {column::kPrompts, column::kResponses});
   const RowOrder rows = row_order(needed, group_.mesh().data_parts(), plan_.balance);
   needed = value_or_throw(needed.reorder(rows.order));
@@ -121,7 +121,7 @@ task<Batch> LocalCritic::values(Batch batch) {
   co_return value_or_throw(found.reorder(rows.inverse));
 }
 
-task<Metrics> LocalCritic::update(Batch batch) {
+task<Metrics> GroupCritic::update(Batch batch) {
   Batch needed = select_present(batch, {column::kPrompts, column::kResponses, column::kResponseMask,
                                         column::kValues, column::kReturns});
   Metrics metrics;
@@ -137,19 +137,16 @@ task<Metrics> LocalCritic::update(Batch batch) {
   co_return metrics;
 }
 
-task<std::int64_t> LocalWeights::publish_as(WeightVersion version) {
+task<std::int64_t> GroupWeights::publish_as(WeightVersion version) {
   std::vector<WeightHandle> handles = co_await policy_.call<&PolicyWorker::weights>(version);
   std::int64_t bytes = 0;
-  for (const WeightHandle& handle : handles) {
-    for (const NamedTensor& tensor : handle.tensors)
-      bytes += static_cast<std::int64_t>(tensor.data.size_bytes());
-  }
+  for (const WeightHandle& handle : handles) bytes += tensor_bytes(handle.tensors);
   co_await rollout_.call<&RolloutWorker::load_weights>(std::move(handles));
   version_ = version;
   co_return bytes;
 }
 
-task<Metrics> LocalWeights::publish() {
+task<Metrics> GroupWeights::publish() {
   const std::int64_t bytes = co_await publish_as(WeightVersion{version_.value + 1});
   Metrics metrics;
   metrics.add("update_weights/bytes", static_cast<double>(bytes), Reduction::kSum);
@@ -157,6 +154,6 @@ task<Metrics> LocalWeights::publish() {
   co_return metrics;
 }
 
-task<void> LocalWeights::publish_present() { co_await publish_as(version_); }
+task<void> GroupWeights::publish_present() { co_await publish_as(version_); }
 
 }  // namespace troupe::actors

@@ -20,9 +20,9 @@
 
 namespace troupe::actors {
 
-class LocalRollout {
+class GroupRollout {
  public:
-  explicit LocalRollout(runtime::WorkerGroup<RolloutWorker>& group) : group_(group) {}
+  explicit GroupRollout(runtime::WorkerGroup<RolloutWorker>& group) : group_(group) {}
   /// `prompts` with the generated columns merged in.
   runtime::task<runtime::Batch> generate(runtime::Batch prompts, SamplingOptions sampling);
 
@@ -30,9 +30,9 @@ class LocalRollout {
   runtime::WorkerGroup<RolloutWorker>& group_;
 };
 
-class LocalReward {
+class GroupReward {
  public:
-  explicit LocalReward(runtime::WorkerGroup<RewardWorker>& group) : group_(group) {}
+  explicit GroupReward(runtime::WorkerGroup<RewardWorker>& group) : group_(group) {}
   runtime::task<runtime::Batch> score(runtime::Batch batch);
 
  private:
@@ -48,9 +48,9 @@ struct MinibatchPlan {
   bool balance = true;  ///< share rows out by tokens
 };
 
-class LocalReference {
+class GroupReference {
  public:
-  LocalReference(runtime::WorkerGroup<PolicyWorker>& group, LogProbRequest request, bool balance)
+  GroupReference(runtime::WorkerGroup<PolicyWorker>& group, LogProbRequest request, bool balance)
       : group_(group), request_(std::move(request)), balance_(balance) {}
   runtime::task<runtime::Batch> log_probs(runtime::Batch batch);
 
@@ -60,9 +60,9 @@ class LocalReference {
   bool balance_;
 };
 
-class LocalPolicy {
+class GroupPolicy {
  public:
-  LocalPolicy(runtime::WorkerGroup<PolicyWorker>& group, LogProbRequest request,
+  GroupPolicy(runtime::WorkerGroup<PolicyWorker>& group, LogProbRequest request,
               PolicyUpdateSettings settings, MinibatchPlan plan)
       : group_(group),
         current_(group, std::move(request), plan.balance),
@@ -80,15 +80,15 @@ class LocalPolicy {
 
  private:
   runtime::WorkerGroup<PolicyWorker>& group_;
-  LocalReference current_;
+  GroupReference current_;
   PolicyUpdateSettings settings_;
   MinibatchPlan plan_;
   std::int64_t updates_ = 0;
 };
 
-class LocalCritic {
+class GroupCritic {
  public:
-  LocalCritic(runtime::WorkerGroup<CriticWorker>& group, ValueUpdateSettings settings,
+  GroupCritic(runtime::WorkerGroup<CriticWorker>& group, ValueUpdateSettings settings,
               MinibatchPlan plan)
       : group_(group), settings_(settings), plan_(plan) {}
   runtime::task<runtime::Batch> values(runtime::Batch batch);
@@ -104,9 +104,9 @@ class LocalCritic {
 };
 
 /// Publishes the policy's weights to the rollout ranks, rank i to rank i, and counts versions.
-class LocalWeights {
+class GroupWeights {
  public:
-  LocalWeights(runtime::WorkerGroup<PolicyWorker>& policy,
+  GroupWeights(runtime::WorkerGroup<PolicyWorker>& policy,
                runtime::WorkerGroup<RolloutWorker>& rollout)
       : policy_(policy), rollout_(rollout) {}
   /// Metrics `update_weights/bytes` and `training/weight_version`.

@@ -142,7 +142,12 @@ result<Batch> RolloutWorker::generate(const Batch& prompts, const SamplingOption
 }
 
 result<void> RolloutWorker::load_weights(const WeightHandle& weights) {
-  return engine_->load_weights(weights.tensors, weights.version);
+  TROUPE_TRY(const TensorRows rows, TensorRows::open(weights.tensors, context_.deadline()));
+  // When nobody waits any more the trainer may go on, and what was pulled may be torn.
+  if (context_.cancelled() || context_.deadline().passed())
+    return fail(ErrorCode::kCancelled, "weights of version {} came too late",
+                weights.version.value);
+  return engine_->load_weights(rows.tensors(), weights.version);
 }
 
 }  // namespace troupe::actors

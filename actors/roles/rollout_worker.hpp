@@ -9,6 +9,7 @@
 
 #include "actors/model/model_config.hpp"
 #include "actors/roles/memory_entries.hpp"
+#include "actors/roles/role_wire.hpp"
 #include "actors/roles/weight_handle.hpp"
 #include "actors/rollout/rollout_engine.hpp"
 #include "runtime/batch/batch.hpp"
@@ -26,7 +27,7 @@ class RolloutWorker {
   struct Options {
     ModelConfig model;
     EngineOptions engine;
-    runtime::DeviceMemory* memory = nullptr;  ///< ledger of the rank's device, if it has one
+    runtime::MemoryBook* memory = nullptr;  ///< of the rank's device, if it has one
   };
   static result<std::unique_ptr<RolloutWorker>> create(runtime::WorkerContext& context,
                                                        const Options& options);
@@ -37,7 +38,8 @@ class RolloutWorker {
   /// and never trains; kAborted with the first cause when all of them fail.
   result<runtime::Batch> generate(const runtime::Batch& prompts, const SamplingOptions& sampling);
 
-  /// Packs the tensors of a publication; the handle's rank must not update meanwhile.
+  /// Gets all tensors of a publication, then packs them: one that fails or comes too late never
+  /// becomes active. The handle's rank must not update meanwhile.
   result<void> load_weights(const WeightHandle& weights);
 
   static constexpr auto methods() {

@@ -93,14 +93,16 @@ task<std::vector<Batch>> generate_and_score(WorkerGroup<actors::RolloutWorker>& 
                                             WorkerGroup<actors::RewardWorker>& reward,
                                             const ModelBundle& model, std::vector<Batch> prompts,
                                             std::int64_t n, actors::SamplingOptions sampling) {
-  const std::vector<actors::WeightHandle> handles(
-      static_cast<std::size_t>(rollout.size()),
-      actors::WeightHandle{.tensors = model.weights().tensors(), .version = WeightVersion{0}});
+  const actors::WeightHandle weights{
+      .tensors = runtime::value_or_throw(actors::tensor_batch(model.weights().tensors(), nullptr)),
+      .version = WeightVersion{0}};
+  const std::vector<actors::WeightHandle> handles(static_cast<std::size_t>(rollout.size()),
+                                                  weights);
   co_await rollout.call<&actors::RolloutWorker::load_weights>(handles);
-  actors::LocalRollout rollout_role(rollout);
-  actors::LocalReward reward_role(reward);
+  actors::GroupRollout rollout_role(rollout);
+  actors::GroupReward reward_role(reward);
   std::vector<Batch> finished;
-  co_await actors::validate<actors::LocalWorld>(rollout_role, reward_role, std::move(prompts), n,
+  co_await actors::validate<actors::GroupWorld>(rollout_role, reward_role, std::move(prompts), n,
                                                 std::move(sampling), &finished);
   co_return finished;
 }

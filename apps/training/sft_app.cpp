@@ -1,6 +1,7 @@
 #include "apps/training/sft_app.hpp"
 
 #include "actors/roles/batch_pack.hpp"
+#include "actors/roles/engine_checkpoint.hpp"
 #include "actors/roles/policy_worker.hpp"
 #include "apps/training/run_lock.hpp"
 #include "apps/training/run_state.hpp"
@@ -101,8 +102,8 @@ class FineTuner {
   std::int64_t steps_total_ = 0;
   SteadyClock clock_;
   runtime::ProgressLine progress_;
-  std::optional<runtime::CheckpointWriter> saving_;  // outlives the group, which writes to it
-  runtime::ActorSystem system_;                      // outlives the group
+  std::optional<runtime::CheckpointWriter> saving_;
+  runtime::ActorSystem system_;  // outlives the group
   std::optional<runtime::WorkerGroup<PolicyWorker>> group_;
   std::optional<runtime::MetricsWriter> writer_;
   RunState state_;
@@ -139,8 +140,7 @@ task<void> FineTuner::save() {
       {.root = folder_,
        .step = state_.step,
        .keep = config_.get_optional<std::int64_t>("trainer.max_actor_ckpt_to_keep").value_or(0)})));
-  const actors::CheckpointTarget target{&*saving_, "actor"};  // named: see local_world.cpp
-  co_await group_->call<&PolicyWorker::save>(target);
+  co_await actors::save_role(*group_, "actor", *saving_);
   value_or_throw(saving_->add_state("trainer", state_.to_json()));
   const std::string yaml = config_.to_yaml();
   value_or_throw(saving_->add_blob("config.yaml", std::as_bytes(std::span(yaml))));
@@ -151,10 +151,10 @@ task<void> FineTuner::save() {
 task<void> FineTuner::export_model() {
   const std::vector<actors::WeightHandle> weights =
       co_await group_->call<&PolicyWorker::weights>(WeightVersion{0});
+  const auto rows = value_or_throw(actors::TensorRows::open(weights.front().tensors));
   const auto wanted = config_.get_optional<std::string>("sft.output_dir");
   summary_.model = wanted ? std::filesystem::path(*wanted) : folder_ / "huggingface";
-  value_or_throw(actors::save_hf_folder(summary_.model, inputs_.model->config(),
-                                        weights.front().tensors,
+  value_or_throw(actors::save_hf_folder(summary_.model, inputs_.model->config(), rows.tensors(),
                                         {.tokenizer_folder = inputs_.model->tokenizer_folder()}));
 }
 
@@ -201,8 +201,7 @@ task<void> FineTuner::main(std::optional<Checkpoint> checkpoint) {
     state_ = value_or_throw(RunState::from_json(text));
     value_or_throw(check_resumed(state_, "sft", inputs_.train.size(), *checkpoint));
     warn_of_changes(config_, *checkpoint);
-    const actors::CheckpointSource source{*checkpoint, "actor"};
-    co_await group_->call<&PolicyWorker::load>(source);
+    co_await actors::load_role(*group_, "actor", *checkpoint);
     progress_.say(
         fmt::format("resumed from {}, step {}", checkpoint->folder().string(), state_.step));
   }

@@ -24,7 +24,7 @@
 namespace troupe::apps {
 namespace {
 
-using actors::LocalWorld;
+using actors::GroupWorld;
 using actors::StepReport;
 using runtime::Batch;
 using runtime::Checkpoint;
@@ -48,7 +48,7 @@ class Trainer {
         progress_(stderr, runtime::ProgressLine::options_for(stderr), clock_) {}
 
   result<TrainSummary> run(const TrainingRegistries& registries,
-                           const actors::LocalWorldOptions& options);
+                           const actors::WorldOptions& options);
 
  private:
   task<void> main(std::optional<Checkpoint> checkpoint);
@@ -76,10 +76,10 @@ class Trainer {
   TraceCalls calls_;
   runtime::ProgressLine progress_;
   runtime::PullMeter meter_;
-  std::optional<runtime::CheckpointWriter> saving_;  // outlives the world, whose ranks write to it
-  runtime::ActorSystem system_;                      // outlives the world
-  std::unique_ptr<LocalWorld> world_;
-  std::optional<actors::Cast<LocalWorld>> cast_;
+  std::optional<runtime::CheckpointWriter> saving_;
+  runtime::ActorSystem system_;  // outlives the world
+  std::unique_ptr<GroupWorld> world_;
+  std::optional<actors::Cast<GroupWorld>> cast_;
   std::optional<runtime::MetricsWriter> writer_;
   RunState state_;
   bool stopping_ = false;
@@ -110,7 +110,7 @@ task<void> Trainer::validate(Metrics& metrics) {
   if (!inputs_.validation) co_return;
   const TimePoint begin = clock_.now();
   const auto samples = config_.get<std::int64_t>("actor_rollout_ref.rollout.val_kwargs.n");
-  Metrics found = co_await actors::validate<LocalWorld>(
+  Metrics found = co_await actors::validate<GroupWorld>(
       world_->rollout(), world_->reward(), inputs_.validation->all(), samples,
       sampling_options(config_, *inputs_.policy, true));
   std::map<std::string, double> values;
@@ -139,8 +139,9 @@ task<void> Trainer::save() {
 
 task<void> Trainer::export_model() {
   const actors::WeightHandle weights = co_await world_->policy_weights();
+  const auto rows = value_or_throw(actors::TensorRows::open(weights.tensors));
   summary_.model = file("huggingface");
-  value_or_throw(actors::save_hf_folder(summary_.model, inputs_.policy->config(), weights.tensors,
+  value_or_throw(actors::save_hf_folder(summary_.model, inputs_.policy->config(), rows.tensors(),
                                         {.tokenizer_folder = inputs_.policy->tokenizer_folder()}));
 }
 
@@ -230,17 +231,19 @@ task<void> Trainer::main(std::optional<Checkpoint> checkpoint) {
 }
 
 result<TrainSummary> Trainer::run(const TrainingRegistries& registries,
-                                  const actors::LocalWorldOptions& options) {
+                                  const actors::WorldOptions& options) {
   TROUPE_TRY(const RunLock lock, RunLock::take(folder_));
   TROUPE_TRY(auto checkpoint, checkpoint_to_resume(config_, folder_));
   summary_.run_folder = folder_;
   if (checkpoint) summary_.checkpoint = checkpoint->folder();
 
-  actors::LocalWorldOptions traced = options;
+  actors::WorldOptions traced = options;
   traced.trace = &calls_;
-  TROUPE_TRY(world_,
-             LocalWorld::create(system_, traced, inputs_.policy->tokenizer(), registries.rewards));
-  cast_.emplace(actors::Cast<LocalWorld>{
+  TROUPE_TRY(world_, GroupWorld::create(
+                         actors::make_local_place(system_, traced, inputs_.policy->tokenizer(),
+                                                  registries.rewards),
+                         traced));
+  cast_.emplace(actors::Cast<GroupWorld>{
       .world = *world_,
       .rollout = world_->rollout(),
       .reward = world_->reward(),

@@ -17,6 +17,15 @@ using runtime::Config;
 
 namespace {
 
+/// Where rank processes find what the controller has opened.
+actors::ModelSource source_of(const ModelBundle& model, const ModelOptions& options) {
+  return {.config = model.config().to_json(),
+          .folder = std::filesystem::absolute(model.folder()).string(),
+          .random = options.random_weights,
+          .seed = options.seed,
+          .tokenizer_folder = std::filesystem::absolute(model.tokenizer_folder()).string()};
+}
+
 result<std::unique_ptr<ModelBundle>> open_same_shape(const std::string& key,
                                                      const std::string& folder,
                                                      const ModelOptions& options,
@@ -140,10 +149,10 @@ std::int64_t total_steps(const Config& config, const actors::PromptLoader& train
   return config.get_optional<std::int64_t>("trainer.total_training_steps").value_or(by_epochs);
 }
 
-result<actors::LocalWorldOptions> world_options(const Config& config, const TrainInputs& inputs,
-                                                const TrainingRegistries& registries,
-                                                std::int64_t steps) {
-  actors::LocalWorldOptions options;
+result<actors::WorldOptions> world_options(const Config& config, const TrainInputs& inputs,
+                                           const TrainingRegistries& registries,
+                                           std::int64_t steps) {
+  actors::WorldOptions options;
   options.devices = config.get<int>("trainer.n_gpus_per_node");
   options.device_memory = device_memory(config);
   options.reward_workers = config.get<int>("reward.num_workers");
@@ -156,6 +165,7 @@ result<actors::LocalWorldOptions> world_options(const Config& config, const Trai
   const std::string actor = "actor_rollout_ref.actor";
   options.policy.model = inputs.policy->config();
   options.policy.weights = inputs.policy->weights().tensors();
+  options.policy.source = source_of(*inputs.policy, model_options(config));
   const std::int64_t policy_steps =
       std::max<std::int64_t>(steps - config.get<std::int64_t>("trainer.critic_warmup"), 0);
   TROUPE_TRY(options.policy.engine,
@@ -164,6 +174,7 @@ result<actors::LocalWorldOptions> world_options(const Config& config, const Trai
   options.policy.engine.forward_tokens_max =
       config.get<std::int64_t>("actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu");
   TROUPE_TRY(options.policy_update, policy_update_settings(config, registries.losses));
+  options.losses = registries.losses;
   if (wants_reference(config)) {
     options.reference = options.policy;
     options.reference->engine.forward_tokens_max =
@@ -171,14 +182,17 @@ result<actors::LocalWorldOptions> world_options(const Config& config, const Trai
     if (inputs.reference) {
       options.reference->model = inputs.reference->config();
       options.reference->weights = inputs.reference->weights().tensors();
+      options.reference->source = source_of(*inputs.reference, {});
     }
   }
   if (wants_critic(config)) {
     const ModelBundle& first = inputs.critic ? *inputs.critic : *inputs.policy;
-    options.critic = actors::TrainedRole{.model = first.config(),
-                                         .weights = first.weights().tensors(),
-                                         .engine = {},
-                                         .plan = minibatch_plan(config, "critic")};
+    options.critic =
+        actors::TrainedRole{.model = first.config(),
+                            .weights = first.weights().tensors(),
+                            .source = inputs.critic ? source_of(first, {}) : options.policy.source,
+                            .engine = {},
+                            .plan = minibatch_plan(config, "critic")};
     TROUPE_TRY(options.critic->engine,
                train_engine_options(config, "critic", steps * updates_per_step(config, "critic")));
     TROUPE_TRY(options.value_update, value_update_settings(config));

@@ -40,7 +40,7 @@ result<TrainInputs> open_inputs(const runtime::Config& config,
 /// Steps of the run: `trainer.total_training_steps`, or those of `trainer.total_epochs` epochs.
 std::int64_t total_steps(const runtime::Config& config, const actors::PromptLoader& train);
 
-result<actors::LocalWorldOptions> world_options(const runtime::Config& config,
+result<actors::WorldOptions> world_options(const runtime::Config& config,
                                                 const TrainInputs& inputs,
                                                 const TrainingRegistries& registries,
                                                 std::int64_t steps);

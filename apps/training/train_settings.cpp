@@ -185,10 +185,11 @@ result<actors::PolicyUpdateSettings> policy_update_settings(
     const Config& config, const actors::PolicyLossRegistry& losses) {
   const std::string at = std::string(kActor) + ".";
   actors::PolicyUpdateSettings settings;
-  TROUPE_TRY(settings.loss, losses.find(config.get<std::string>(at + "policy_loss.loss_mode")));
+  settings.loss = config.get<std::string>(at + "policy_loss.loss_mode");
+  TROUPE_TRY(const actors::PolicyLoss chosen, losses.find(settings.loss));
   actors::PolicyLossOptions& loss = settings.objective.loss;
   TROUPE_TRY(loss.aggregation,
-             aggregation_of(config, at + "loss_agg_mode", settings.loss.default_aggregation));
+             aggregation_of(config, at + "loss_agg_mode", chosen.default_aggregation));
   loss.clip_low = config.get<double>(at + "clip_ratio_low");
   loss.clip_high = config.get<double>(at + "clip_ratio_high");
   loss.clip_dual = config.get<double>(at + "clip_ratio_c");

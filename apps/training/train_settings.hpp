@@ -12,7 +12,7 @@
 #include "actors/data/prompt_loader.hpp"
 #include "actors/loops/advantage_step.hpp"
 #include "actors/reward/reward.hpp"
-#include "actors/roles/local_world.hpp"
+#include "actors/roles/group_world.hpp"
 #include "actors/rollout/sampling_options.hpp"
 #include "apps/training/model_bundle.hpp"
 #include "runtime/config/config.hpp"

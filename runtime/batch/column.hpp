@@ -103,6 +103,11 @@ class Column {
   /// Jagged column from one vector a row.
   template <ColumnValue T>
   static Column jagged(const std::vector<std::vector<T>>& rows);
+  /// Jagged column over values that `keep` keeps alive; nothing is copied.
+  template <ColumnValue T>
+  requires(!std::is_same_v<T, bool>) static Column
+      jagged_view(std::span<const T> values, std::vector<std::int64_t> lengths,
+                  std::shared_ptr<const void> keep);
   /// One string a row; any bytes.
   static Column strings(const std::vector<std::string>& rows);
   /// One JSON text a row; CHECKs that each parses. For text from outside use `parse_json`.
@@ -241,6 +246,15 @@ Column Column::jagged(const std::vector<std::vector<T>>& rows) {
     lengths.push_back(static_cast<std::int64_t>(one.size()));
   }
   return jagged<T>(std::move(values), std::move(lengths));
+}
+
+template <ColumnValue T>
+requires(!std::is_same_v<T, bool>) Column Column::jagged_view(std::span<const T> values,
+                                                              std::vector<std::int64_t> lengths,
+                                                              std::shared_ptr<const void> keep) {
+  const auto rows = static_cast<std::int64_t>(lengths.size());
+  return own({ColumnKind::kJagged, DTypeOf<T>::value, {}}, rows, std::move(keep),
+             std::as_bytes(values), std::move(lengths));
 }
 
 template <ColumnValue T>

@@ -412,9 +412,19 @@ struct WireTraits<std::variant<T...>> {
   }
 };
 
+/// The fields of a struct; specialise it for one that cannot say so itself because it lies in a
+/// library that knows nothing of the wire.
+template <class T>
+struct WireFields;
+template <class T>
+requires requires { T::fields(); }
+struct WireFields<T> {
+  static constexpr auto fields() { return T::fields(); }
+};
+
 template <class T>
 concept WireStruct = requires {
-  std::tuple_size<std::remove_cvref_t<decltype(T::fields())>>::value;
+  std::tuple_size<std::remove_cvref_t<decltype(WireFields<T>::fields())>>::value;
 }
 &&std::default_initializable<T>;
 
@@ -428,14 +438,14 @@ struct WireTraits<T> {
           std::size_t i = 0;
           (write_field(record.field(i++, one.name), value.*one.member), ...);
         },
-        T::fields());
+        WireFields<T>::fields());
   }
   static result<T> read(const WireReader& in) {
     TROUPE_TRY(WireRecordReader record, in.record());
     T value{};
     std::optional<Error> error;
     std::apply([&](const auto&... one) { (void)(read_field(record, one, value, error) && ...); },
-               T::fields());
+               WireFields<T>::fields());
     if (error) return fail(std::move(*error));
     return value;
   }
@@ -449,7 +459,7 @@ struct WireTraits<T> {
             WireTraits<typename std::remove_cvref_t<decltype(one)>::Value>::describe(signature)),
            ...);
         },
-        T::fields());
+        WireFields<T>::fields());
     signature.leave();
   }
 

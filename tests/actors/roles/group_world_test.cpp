@@ -2,7 +2,7 @@
 // rows come back in the caller's order whatever the balancing, the ledger knows who holds what, and
 // a device that is too small is refused with the table.
 
-#include "actors/roles/local_world.hpp"
+#include "actors/roles/group_world.hpp"
 
 #include "actors/data/prompt_loader.hpp"
 #include "actors/loops/columns.hpp"
@@ -40,8 +40,12 @@ class LocalWorldTest : public ::testing::Test {
     options_.policy.engine.micro_batch_tokens_max = 256;
     options_.policy.engine.optimizer.lr = 1e-2;
     options_.policy.plan.rows = 64;
-    options_.policy_update.loss = *default_policy_losses().find("vanilla");
+    options_.policy_update.loss = "vanilla";
     options_.rollout.kv_bytes_max = mebibytes(1);
+  }
+
+  result<std::unique_ptr<GroupWorld>> make_world() {
+    return GroupWorld::create(make_local_place(system_, options_, *tokenizer_, rules_), options_);
   }
 
   /// Prompts of different lengths, three samples each.
@@ -67,11 +71,11 @@ class LocalWorldTest : public ::testing::Test {
   std::optional<Tokenizer> tokenizer_;
   std::optional<WeightSet> weights_;
   RewardRegistry rules_ = default_rewards();
-  LocalWorldOptions options_;
+  WorldOptions options_;
   runtime::ActorSystem system_;
 };
 
-runtime::task<Batch> generate_and_look(LocalWorld& world, Batch prompts) {
+runtime::task<Batch> generate_and_look(GroupWorld& world, Batch prompts) {
   co_await world.weights().publish_present();
   SamplingOptions sampling;
   sampling.max_new_tokens = 12;
@@ -87,7 +91,7 @@ runtime::task<Batch> generate_and_look(LocalWorld& world, Batch prompts) {
 
 TEST_F(LocalWorldTest, HandsRowsBackInTheCallersOrderFromEveryRole) {
   options_.reference = options_.policy;
-  auto world = LocalWorld::create(system_, options_, *tokenizer_, rules_);
+  auto world = make_world();
   ASSERT_TRUE(world.has_value()) << world.error().to_string();
   runtime::Executor executor;
   const auto batch = executor.run(generate_and_look(**world, samples()));
@@ -106,7 +110,7 @@ TEST_F(LocalWorldTest, HandsRowsBackInTheCallersOrderFromEveryRole) {
   EXPECT_LT(*batch->metrics().value("training/rollout_log_probs_diff_max"), 1e-4);
 }
 
-runtime::task<Batch> learn_and_publish(LocalWorld& world, Batch prompts) {
+runtime::task<Batch> learn_and_publish(GroupWorld& world, Batch prompts) {
   Batch batch = co_await generate_and_look(world, std::move(prompts));
   std::vector<std::vector<float>> advantages;
   for (std::int64_t row = 0; row < batch.rows(); ++row)
@@ -130,7 +134,7 @@ runtime::task<Batch> learn_and_publish(LocalWorld& world, Batch prompts) {
 
 TEST_F(LocalWorldTest, PublishesWhatItLearnedAndStampsTheNewVersion) {
   options_.reference = options_.policy;
-  auto world = LocalWorld::create(system_, options_, *tokenizer_, rules_);
+  auto world = make_world();
   ASSERT_TRUE(world.has_value()) << world.error().to_string();
   runtime::Executor executor;
   const auto batch = executor.run(learn_and_publish(**world, samples()));
@@ -143,9 +147,9 @@ TEST_F(LocalWorldTest, PublishesWhatItLearnedAndStampsTheNewVersion) {
 }
 
 TEST_F(LocalWorldTest, KnowsWhoHoldsWhatAndRefusesADeviceThatIsTooSmall) {
-  auto world = LocalWorld::create(system_, options_, *tokenizer_, rules_);
+  auto world = make_world();
   ASSERT_TRUE(world.has_value()) << world.error().to_string();
-  const auto ledger = (*world)->ledger(1);
+  const auto ledger = *(*world)->ledger(1);
   const auto weight_bytes = static_cast<std::int64_t>(
       static_cast<std::size_t>(options_.policy.model.parameter_count()) * sizeof(float));
   EXPECT_EQ(ledger.find({"policy", "weights"})->bytes.value, weight_bytes);
@@ -154,12 +158,12 @@ TEST_F(LocalWorldTest, KnowsWhoHoldsWhatAndRefusesADeviceThatIsTooSmall) {
   EXPECT_EQ(ledger.find({"ref", "weights"}), nullptr);
 
   options_.device_memory = kibibytes(64);
-  const auto small = LocalWorld::create(system_, options_, *tokenizer_, rules_);
+  const auto small = make_world();
   ASSERT_FALSE(small.has_value());
   EXPECT_EQ(small.error().root_cause().code, ErrorCode::kResourceExhausted)
       << small.error().to_string();
   options_.devices = 0;
-  EXPECT_FALSE(LocalWorld::create(system_, options_, *tokenizer_, rules_).has_value());
+  EXPECT_FALSE(make_world().has_value());
 }
 
 }  // namespace

@@ -1,0 +1,85 @@
+#include "actors/roles/world_place.hpp"
+#include "runtime/group/cluster_job.hpp"
+
+#include <numeric>
+#include <utility>
+
+namespace troupe::actors {
+namespace {
+
+using runtime::Mesh;
+using runtime::RemoteProgram;
+using runtime::WorkerGroup;
+
+class ClusterPlace final : public WorldPlace {
+ public:
+  ClusterPlace(ClusterPool pool, const WorldOptions& options)
+      : pool_(std::move(pool)), options_(options) {
+    if (!pool_.bundles.empty()) return;
+    pool_.bundles.resize(static_cast<std::size_t>(options_.devices));
+    std::iota(pool_.bundles.begin(), pool_.bundles.end(), 0);
+  }
+
+  result<WorkerGroup<PolicyWorker>> make_policy(const std::string& name,
+                                                const TrainedRole& role) override {
+    return make<PolicyWorker>(name, name, TrainSpec{role.source, role.engine});
+  }
+  result<WorkerGroup<CriticWorker>> make_critic(const TrainedRole& role) override {
+    return make<CriticWorker>("critic", kCriticProgram, TrainSpec{role.source, role.engine});
+  }
+  result<WorkerGroup<RolloutWorker>> make_rollout() override {
+    return make<RolloutWorker>("rollout", kRolloutProgram,
+                               RolloutSpec{options_.policy.source, options_.rollout});
+  }
+  result<WorkerGroup<RewardWorker>> make_reward() override;
+  std::optional<runtime::MemoryLedger> ledger(std::size_t) const override {
+    return std::nullopt;  // the agents keep them
+  }
+
+ private:
+  template <class Spec>
+  result<RemoteProgram> program(const std::string& name, const Spec& spec, int ranks) const {
+    RemoteProgram out;
+    out.name = name;
+    TROUPE_TRY(out.spec, runtime::encode_value(spec));
+    out.reservation = pool_.reservation;
+    for (std::size_t rank = 0; rank < static_cast<std::size_t>(ranks); ++rank)
+      out.bundles.push_back(pool_.bundles[rank % pool_.bundles.size()]);
+    return out;
+  }
+  runtime::GroupOptions group_options(const std::string& name, int ranks) const {
+    runtime::GroupOptions group;
+    group.name = name;
+    group.mesh = Mesh::data_parallel(ranks);
+    group.trace = options_.trace;
+    group.call_deadline = options_.call_deadline;
+    group.create_deadline = options_.create_deadline;
+    return group;
+  }
+  template <class W, class Spec>
+  result<WorkerGroup<W>> make(const std::string& group, const std::string& name, const Spec& spec) {
+    TROUPE_TRY(RemoteProgram wanted, program(name, spec, options_.devices));
+    runtime::GroupOptions options = group_options(group, options_.devices);
+    options.lanes = pool_.lanes;
+    return WorkerGroup<W>::create(*pool_.job, std::move(options), std::move(wanted));
+  }
+
+  ClusterPool pool_;
+  const WorldOptions options_;
+};
+
+result<WorkerGroup<RewardWorker>> ClusterPlace::make_reward() {
+  const RewardSpec spec{options_.policy.source.tokenizer_folder, options_.reward_rule};
+  TROUPE_TRY(RemoteProgram wanted, program(kRewardProgram, spec, options_.reward_workers));
+  runtime::GroupOptions options = group_options("reward", options_.reward_workers);
+  options.collectives = false;
+  return WorkerGroup<RewardWorker>::create(*pool_.job, std::move(options), std::move(wanted));
+}
+
+}  // namespace
+
+std::unique_ptr<WorldPlace> make_cluster_place(ClusterPool pool, const WorldOptions& options) {
+  return std::make_unique<ClusterPlace>(std::move(pool), options);
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,74 @@
+#include "actors/roles/group_world.hpp"
+
+#include "actors/loops/columns.hpp"
+#include "actors/roles/engine_checkpoint.hpp"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace troupe::actors {
+
+using runtime::task;
+
+result<std::unique_ptr<GroupWorld>> GroupWorld::create(std::unique_ptr<WorldPlace> place,
+                                                       const WorldOptions& options) {
+  if (options.devices < 1)
+    return fail(ErrorCode::kInvalidArgument, "world: {} devices, wanted at least 1",
+                options.devices);
+  std::unique_ptr<GroupWorld> world(new GroupWorld(std::move(place)));
+  TROUPE_TRY_VOID(world->create_groups(options));
+  world->create_roles(options);
+  return world;
+}
+
+result<void> GroupWorld::create_groups(const WorldOptions& options) {
+  TROUPE_TRY(policy_, place_->make_policy("policy", options.policy));
+  if (options.reference) {
+    TrainedRole frozen = *options.reference;
+    frozen.engine.trainable = false;
+    TROUPE_TRY(reference_, place_->make_policy("ref", frozen));
+  }
+  if (options.critic) {
+    TROUPE_TRY(critic_, place_->make_critic(*options.critic));
+  }
+  TROUPE_TRY(rollout_, place_->make_rollout());
+  TROUPE_TRY(reward_, place_->make_reward());
+  return {};
+}
+
+void GroupWorld::create_roles(const WorldOptions& options) {
+  rollout_role_.emplace(*rollout_);
+  reward_role_.emplace(*reward_);
+  policy_role_.emplace(*policy_,
+                       LogProbRequest{.temperature = options.temperature,
+                                      .column = std::string(column::kOldLogProbs),
+                                      .compare = true},
+                       options.policy_update, options.policy.plan);
+  weights_role_.emplace(*policy_, *rollout_);
+  if (reference_)
+    reference_role_.emplace(*reference_,
+                            LogProbRequest{.temperature = options.temperature,
+                                           .column = std::string(column::kReferenceLogProbs),
+                                           .compare = false},
+                            options.policy.plan.balance);
+  if (critic_) critic_role_.emplace(*critic_, options.value_update, options.critic->plan);
+}
+
+task<void> GroupWorld::save(runtime::CheckpointWriter& writer) {
+  co_await save_role(*policy_, "actor", writer);
+  if (critic_) co_await save_role(*critic_, "critic", writer);
+}
+
+task<void> GroupWorld::load(const runtime::Checkpoint& checkpoint) {
+  co_await load_role(*policy_, "actor", checkpoint);
+  if (critic_) co_await load_role(*critic_, "critic", checkpoint);
+}
+
+task<WeightHandle> GroupWorld::policy_weights() {
+  std::vector<WeightHandle> handles =
+      co_await policy_->call<&PolicyWorker::weights>(weights_role_->version());
+  co_return handles.front();
+}
+
+}  // namespace troupe::actors

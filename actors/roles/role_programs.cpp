@@ -1,0 +1,111 @@
+#include "actors/roles/role_programs.hpp"
+
+#include "actors/roles/critic_worker.hpp"
+#include "actors/roles/policy_worker.hpp"
+#include "actors/roles/reward_worker.hpp"
+#include "actors/roles/role_specs.hpp"
+#include "actors/roles/rollout_worker.hpp"
+#include "actors/text/tokenizer.hpp"
+#include "runtime/cluster/agent_lanes.hpp"
+#include "runtime/comm/collective_gloo.hpp"
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+
+namespace troupe::actors {
+namespace {
+
+using runtime::WorkerContext;
+using SpecBytes = std::span<const std::byte>;
+
+/// What the one worker of this process uses and does not own.
+struct RankParts {
+  RoleRegistries registries;
+  std::shared_ptr<runtime::AgentLanes> lanes;  // null without an agent
+  std::optional<Tokenizer> tokenizer;
+
+  void declare(const PhaseNeeds& needs) const {
+    if (!lanes) return;
+    for (const auto& [phase, need] : needs) lanes->declare(phase, need.resident, need.scratch);
+  }
+  result<void> open_tokenizer(const std::string& folder) {
+    TROUPE_TRY(tokenizer, Tokenizer::load(folder));
+    return {};
+  }
+};
+
+template <class W>
+result<std::unique_ptr<W>> make_trained(RankParts& parts, WorkerContext& context, SpecBytes spec) {
+  TROUPE_TRY(const TrainSpec wanted, runtime::decode_value<TrainSpec>(spec));
+  TROUPE_TRY(const OpenedModel model, open_model(wanted.model));
+  parts.declare(trained_phases(model.config, wanted.engine));
+  return W::create(context, TrainWorkerOptions{.model = model.config,
+                                               .weights = model.weights.tensors(),
+                                               .engine = wanted.engine,
+                                               .memory = parts.lanes.get(),
+                                               .losses = &parts.registries.losses});
+}
+
+result<std::unique_ptr<RolloutWorker>> make_rollout(RankParts& parts, WorkerContext& context,
+                                                    SpecBytes spec) {
+  TROUPE_TRY(const RolloutSpec wanted, runtime::decode_value<RolloutSpec>(spec));
+  TROUPE_TRY(const ModelConfig model, config_of(wanted.model));
+  parts.declare(rollout_phases());
+  RolloutWorker::Options options{
+      .model = model, .engine = wanted.engine, .memory = parts.lanes.get()};
+  if (!wanted.model.tokenizer_folder.empty()) {
+    TROUPE_TRY_VOID(parts.open_tokenizer(wanted.model.tokenizer_folder));
+    options.engine.token_bytes = [&parts](std::int32_t id) {
+      return parts.tokenizer->token_bytes(id);
+    };
+  }
+  return RolloutWorker::create(context, options);
+}
+
+result<std::unique_ptr<RewardWorker>> make_reward(RankParts& parts, SpecBytes spec) {
+  TROUPE_TRY(const RewardSpec wanted, runtime::decode_value<RewardSpec>(spec));
+  TROUPE_TRY_VOID(parts.open_tokenizer(wanted.tokenizer_folder));
+  return std::make_unique<RewardWorker>(*parts.tokenizer, parts.registries.rewards, wanted.rule);
+}
+
+result<std::unique_ptr<runtime::Collective>> make_collective(const runtime::CollectiveSite& site,
+                                                             Deadline deadline) {
+  const runtime::GlooGroupOptions options{
+      .name = site.group, .rank = site.rank, .size = site.size, .host = site.host};
+  return runtime::make_gloo_collective(options, site.store, deadline);
+}
+
+}  // namespace
+
+void add_role_programs(runtime::RankPrograms& programs, RoleRegistries registries) {
+  auto parts = std::make_shared<RankParts>();
+  parts->registries = std::move(registries);
+  for (const char* name : {kPolicyProgram, kReferenceProgram}) {
+    programs.add<PolicyWorker>(name, [parts](WorkerContext& context, SpecBytes spec) {
+      return make_trained<PolicyWorker>(*parts, context, spec);
+    });
+  }
+  programs.add<CriticWorker>(kCriticProgram, [parts](WorkerContext& context, SpecBytes spec) {
+    return make_trained<CriticWorker>(*parts, context, spec);
+  });
+  programs.add<RolloutWorker>(kRolloutProgram, [parts](WorkerContext& context, SpecBytes spec) {
+    return make_rollout(*parts, context, spec);
+  });
+  programs.add<RewardWorker>(kRewardProgram, [parts](WorkerContext&, SpecBytes spec) {
+    return make_reward(*parts, spec);
+  });
+  programs.set_collectives(make_collective);
+  programs.set_agent_parts(
+      [parts](runtime::Ref<runtime::Channel> agent,
+              const runtime::RankRecord& record) -> result<runtime::AgentParts> {
+        const int device = record.devices.empty() ? 0 : record.devices.front();
+        parts->lanes = std::make_shared<runtime::AgentLanes>(
+            std::move(agent), runtime::AgentLanes::Options{.job = record.job, .device = device});
+        return runtime::AgentParts{.lanes = parts->lanes,
+                                   .services = {{"memory.", parts->lanes->service()}}};
+      });
+}
+
+}  // namespace troupe::actors
