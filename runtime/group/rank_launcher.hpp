@@ -46,8 +46,8 @@ class RankLauncher {
 };
 
 /// Environment variables of a rank process. The join token's file is named by the second; the token
-/// itself is never an argument. TLS files lie in the folder that the third names, as NAME.pem … with
-/// the name that the fourth says, `rank` by default.
+/// itself is never an argument. TLS files lie in the folder that the third names, as NAME.pem …
+/// with the name that the fourth says, `rank` by default.
 inline constexpr std::string_view kRankRecordVariable = "TROUPE_RANK";
 inline constexpr std::string_view kTokenFileVariable = "TROUPE_TOKEN_FILE";
 inline constexpr std::string_view kTlsFolderVariable = "TROUPE_TLS_FOLDER";

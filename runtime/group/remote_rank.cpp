@@ -365,7 +365,10 @@ void RemoteRank::end_when_reported() {
     if (death_ || closing_) return;
     cause = exit_ ? *exit_ : *down_;
     if (!attached_) cause.message = "its process ended before it had connected: " + cause.message;
-    if (!exit_) cause = std::move(cause).wrap(ErrorCode::kRankDead, "its connection went down");
+    if (!exit_) {
+      cause.code = ErrorCode::kRankDead;
+      cause.message = "connection: " + cause.message;
+    }
   }
   die(std::move(cause), std::nullopt);
 }

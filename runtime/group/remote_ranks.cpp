@@ -518,15 +518,16 @@ void RemoteRanks::Shared::close(Deadline deadline) {
   }
   if (timer) job_.system().timer().remove(*timer);
   if (!own) return;
+  std::vector<RankStatus> last;
+  for (const auto& rank : ranks_) last.push_back(rank->status());
   for (const auto& rank : ranks_) rank->begin_close();
   std::vector<Ref<RemoteRank>> late;
-  for (const auto& rank : ranks_) {
-    if (!rank->wait_ended(deadline)) late.push_back(rank);
-  }
-  for (const auto& rank : late) {
+  for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    if (ranks_[i]->wait_ended(deadline)) continue;
     log::warn("{}: {}: its process did not end in {:.1f} s and is killed", name_,
-              rank->status().to_string(), seconds(own->options().shutdown_wait));
-    rank->force_end();
+              last[i].to_string(), seconds(own->options().shutdown_wait));
+    ranks_[i]->force_end();
+    late.push_back(ranks_[i]);
   }
   const Deadline forced = Deadline::in(kForcedEndWithin);
   for (const auto& rank : late) (void)rank->wait_ended(forced);

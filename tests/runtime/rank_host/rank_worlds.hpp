@@ -49,6 +49,10 @@ class ThreadLauncher final : public RankLauncher {
   std::vector<std::thread> threads_;
 };
 
+/// What else a child of a test binary can be, by the value of TROUPE_TEST_ROLE; set it in a static
+/// initialiser of a test. Returns the exit code.
+extern int (*test_role)(const std::string& role);
+
 enum class Kind { kThreads, kServers, kProcesses };
 std::string_view kind_name(Kind kind);
 

@@ -69,6 +69,8 @@ const RankPrograms& test_programs() {
   return kPrograms;
 }
 
+int (*test_role)(const std::string&) = nullptr;
+
 ThreadLauncher::~ThreadLauncher() {
   for (auto& thread : threads_) thread.join();
 }
@@ -214,6 +216,11 @@ bool World::inside(const std::string& path, int ranks) {
 int main(int count, char** words) {
   if (const auto code = troupe::runtime::maybe_run_rank(troupe::runtime::testing::test_programs()))
     return *code;
+  if (const char* const role = std::getenv("TROUPE_TEST_ROLE")) {
+    const std::string name = role;
+    unsetenv("TROUPE_TEST_ROLE");
+    return troupe::runtime::testing::test_role(name);
+  }
   ::testing::InitGoogleTest(&count, words);
   return RUN_ALL_TESTS();
 }
