@@ -1,5 +1,4 @@
 #include "runtime/base/check.hpp"
-#include "runtime/base/log.hpp"
 #include "runtime/link/hub_core.hpp"
 
 #include <openssl/rand.h>
@@ -44,8 +43,8 @@ HubLink::HubLink(HubCore& hub, SocketId socket, Ref<Dial> dial, const Listener* 
       dial_(std::move(dial)),
       listener_(listener),
       host_(dial_ ? dial_->address.host : hub.driver().peer_host(socket)),
-      address_(fmt::format("{}:{}", host_,
-                           dial_ ? dial_->address.port : hub.driver().peer_port(socket))),
+      address_(ListenAddress{host_, dial_ ? dial_->address.port : hub.driver().peer_port(socket)}
+                   .to_string()),
       connection_(side_of(dial_), connection_options(hub.options(), dial_),
                   hub.tls_stream(side_of(dial_), host_), *this, SteadyClock().now()) {}
 
@@ -237,7 +236,7 @@ void HubLink::end(const Error& cause, bool tell, TimePoint now) {
   } else if (was_shaking) {
     hub_.complain(host_, placed);
   } else if (!own_cause && cause.code == ErrorCode::kCorrupt) {
-    log::error("link: {}", placed.message);
+    hub_.complain(host_, placed);
   }
   if (endpoint) endpoint->down(placed);
   stop();

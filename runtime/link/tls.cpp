@@ -100,6 +100,13 @@ result<void> TlsStream::failed(int outcome, const char* doing) const {
     return fail(ErrorCode::kConflict, "tls: the peer's certificate is refused: {}",
                 X509_verify_cert_error_string(verdict));
   }
+  // An alert of the peer: most often it does not like our certificate.
+  const int reason = ERR_GET_REASON(ERR_peek_error());
+  if (reason > SSL_AD_REASON_OFFSET && reason < SSL_AD_REASON_OFFSET + 256) {
+    ERR_clear_error();
+    return fail(ErrorCode::kConflict, "tls: the peer refuses this end: {}",
+                SSL_alert_desc_string_long(reason - SSL_AD_REASON_OFFSET));
+  }
   return fail(ErrorCode::kConflict, "tls: {}: {}", doing, openssl_reason());
 }
 
