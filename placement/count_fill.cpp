@@ -362,7 +362,7 @@ std::optional<CountFill::Counts> CountFill::choose(const Container& container, s
   Best best;
   const bool whole = chunk == 1 && forced.empty();
   const Floor floor = floor_of(container, wanted);
-  if (whole && (problem_.packs() || occupied.total == 0))
+  if (whole && (problem_.packs() || (wanted == 1 && occupied.total == 0)))
     choose_in_one_domain(best, container, wanted, occupied, floor);
   const auto try_amounts = [&](Amounts amounts, std::int64_t leftover) {
     for (auto& [domain, amount] : amounts) amount *= chunk;

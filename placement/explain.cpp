@@ -134,13 +134,15 @@ class Explainer {
             refusal.bundles_fitting += now.fits(shape.demand, sites[s], limit);
           if (refusal.bundles_fitting > 0) continue;
           if (list.empty()) continue;
-          const bool is_held = short_resources(held, sites, without_holds, shape, i).empty();
-          refusal.constraint = is_held ? Constraint::kHeld : list.front().constraint;
-          refusal.resource = list.front().name;
-          refusal.wanted = list.front().wanted;
-          refusal.found = list.front().found;
+          const auto unheld = short_resources(held, sites, without_holds, shape, i);
+          const bool is_held = unheld.empty();
+          const ShortResource& first = is_held ? list.front() : unheld.front();
+          refusal.constraint = is_held ? Constraint::kHeld : first.constraint;
+          refusal.resource = first.name;
+          refusal.wanted = first.wanted;
+          refusal.found = first.found;
           refusal.by_capacity = !short_resources(held, sites, ever, shape, i).empty();
-          if (!is_held) refusal.held_by = holders(i, list.front());
+          if (!is_held) refusal.held_by = holders(i, first);
         }
         out.nodes.push_back(std::move(refusal));
       }

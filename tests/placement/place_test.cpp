@@ -184,5 +184,43 @@ TEST(Place, AgreesWithBruteForceWhenSomeBundlesAreKept) {
   EXPECT_GT(tally.found, static_cast<int>(cases) / 10);
 }
 
+/// Large clusters are only counted, not searched; this is what that gives away on small ones.
+TEST(Place, CountingAloneStaysNearTheOptimum) {
+  const std::uint64_t first = from_environment("TROUPE_PLACEMENT_SEED", 1) + 2'000'000;
+  const std::uint64_t cases = from_environment("TROUPE_PLACEMENT_CASES", 4000) / 2;
+  SearchOptions options;
+  options.improve_sites_max = 0;
+  options.improve_steps_max = 0;
+  int found = 0;
+  int optimal = 0;
+  int same_level = 0;
+  int worst = 0;
+  for (std::uint64_t seed = first; seed < first + cases; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    RandomCase random(seed);
+    std::vector<std::string> groups;
+    Cluster cluster = busy_cluster(random, groups);
+    const GroupRequest request =
+        random.request("new", 1 + random.below(bundles_max(cluster)), groups);
+    if (!validate(request)) continue;
+    Placer placer(options);
+    const PlaceResult place = placer.place(cluster, request, {}, View::kFree);
+    const BruteForce oracle(cluster, request, {}, false);
+    ASSERT_EQ(place.outcome == PlaceOutcome::kFound, oracle.best().has_value());
+    if (place.outcome != PlaceOutcome::kFound) continue;
+    ++found;
+    ASSERT_EQ(place.cost.breaks_wish, oracle.best()->breaks_wish);
+    ASSERT_EQ(place.cost.uses_gpu_nodes, oracle.best()->uses_gpu_nodes);
+    const int over = place.cost.level_domains - oracle.best()->level_domains;
+    optimal += place.cost == *oracle.best() ? 1 : 0;
+    same_level += over == 0 ? 1 : 0;
+    worst = std::max(worst, over);
+  }
+  EXPECT_GT(found, static_cast<int>(cases) / 10);
+  EXPECT_LE(worst, 1) << "domains of the level above the fewest";
+  EXPECT_GE(same_level * 100, found * 99) << same_level << " of " << found;
+  EXPECT_GE(optimal * 100, found * 97) << optimal << " of " << found;
+}
+
 }  // namespace
 }  // namespace troupe::placement
