@@ -13,6 +13,8 @@ namespace {
 /// How long a rank waits for word from rank 0 before it goes by what it has seen itself.
 constexpr Duration kWordWait = std::chrono::milliseconds(50);
 constexpr Duration kFlushWait = std::chrono::seconds(5);
+/// What was said last, the cause above all, should reach peers before they see connections close.
+constexpr Duration kLastWordWait = std::chrono::milliseconds(40);
 
 std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
 
@@ -66,8 +68,10 @@ void GlooSession::send(int peer, GroupFrame frame) {
 }
 
 void GlooSession::break_off(const Error& cause) {
-  broken_.store(true);
-  if (links_) links_->break_off();
+  if (links_ && !broken_.exchange(true)) {
+    links_->flush(Deadline::in(kLastWordWait));
+    links_->break_off();
+  }
   for (const auto& group : groups()) group->fail_here(cause);
 }
 
