@@ -136,7 +136,7 @@ void compare(Cluster& cluster, const GroupRequest& request, const Kept& kept, Ta
 
 TEST(Place, AgreesWithBruteForceOnRandomCases) {
   const std::uint64_t first = from_environment("TROUPE_PLACEMENT_SEED", 1);
-  const std::uint64_t cases = from_environment("TROUPE_PLACEMENT_CASES", 4000);
+  const std::uint64_t cases = from_environment("TROUPE_PLACEMENT_CASES", 3000);
   Tally tally;
   for (std::uint64_t seed = first; seed < first + cases; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -155,7 +155,7 @@ TEST(Place, AgreesWithBruteForceOnRandomCases) {
 
 TEST(Place, AgreesWithBruteForceWhenSomeBundlesAreKept) {
   const std::uint64_t first = from_environment("TROUPE_PLACEMENT_SEED", 1) + 1'000'000;
-  const std::uint64_t cases = from_environment("TROUPE_PLACEMENT_CASES", 4000) / 2;
+  const std::uint64_t cases = from_environment("TROUPE_PLACEMENT_CASES", 3000) / 2;
   Tally tally;
   for (std::uint64_t seed = first; seed < first + cases; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -187,7 +187,7 @@ TEST(Place, AgreesWithBruteForceWhenSomeBundlesAreKept) {
 /// Large clusters are only counted, not searched; this is what that gives away on small ones.
 TEST(Place, CountingAloneStaysNearTheOptimum) {
   const std::uint64_t first = from_environment("TROUPE_PLACEMENT_SEED", 1) + 2'000'000;
-  const std::uint64_t cases = from_environment("TROUPE_PLACEMENT_CASES", 4000) / 2;
+  const std::uint64_t cases = from_environment("TROUPE_PLACEMENT_CASES", 3000) / 2;
   SearchOptions options;
   options.improve_sites_max = 0;
   options.improve_steps_max = 0;
