@@ -80,10 +80,7 @@ void CoreMachine::run_pass() {
     pass_wanted_ = false;
     return;
   }
-  if (next_pass_ > now_) {
-    add_timer(next_pass_, TimerKind::kPass, 0);
-    return;
-  }
+  if (next_pass_ > now_) return;
   pass_wanted_ = false;
   const bool is_short = waiting_.size() <= options_.short_queue;
   next_pass_ = now_ + (is_short ? Duration{0} : options_.pass_every);
@@ -249,6 +246,7 @@ void CoreMachine::placed(Group& group) {
                                  CommittedSlot{group.attempt->epoch, std::move(slot)});
     }
   }
+  group.ledger.epoch = group.attempt->epoch;
   group.attempt.reset();
   std::sort(bundles.begin(), bundles.end());
   ChangeKind kind = ChangeKind::kActive;
@@ -335,7 +333,7 @@ void CoreMachine::lose_bundles(Group& group, std::vector<std::int32_t> bundles,
   group.status = GroupStatus::kRescheduling;
   group.why = cause.message;
   if (!group.lost_since) group.lost_since = now_;
-  group.queued_since = now_;
+  group.queued_since = group.created;  // it had its turn before those that came later
   group.lost.insert(group.lost.end(), bundles.begin(), bundles.end());
   if (group.ledger.terms.repair == RepairPolicy::kRestartGroup)
     give_up_slots(group, bundles_of(group));
@@ -404,6 +402,7 @@ void CoreMachine::record_placed(Group& group) {
   record(GroupPlaced{.id = group.id(),
                      .next_slot = group.ledger.next_slot,
                      .was_active = group.ledger.was_active,
+                     .epoch = group.ledger.epoch,
                      .slots = group.ledger.slots});
 }
 

@@ -237,7 +237,7 @@ class CoreMachine {
   result<void> change_spec(NodeLink& link, const NodeSpec& spec);
   void node_down(NodeLink& link, bool silent);
   void node_lost(const std::string& name, const Error& cause);
-  void end_session(NodeLink& link);
+  void end_session(NodeLink& link, bool node_stays);
   void op_done(NodeLink& link, const SentOp& op, std::uint64_t number,
                const std::optional<Error>& refusal);
   void reconcile(NodeLink& link, const NodeReply& reply);
@@ -262,6 +262,7 @@ class CoreMachine {
   void release_deferred();
   void run_timers();
   void add_timer(TimePoint at, TimerKind kind, std::uint64_t key, std::string name = {});
+  void wake_pass_at(TimePoint at);
   void snapshot_if_due();
   Epoch next_epoch();
   void notice(std::string text) { effects_.notices.push_back(std::move(text)); }
@@ -292,6 +293,7 @@ class CoreMachine {
   std::set<Timer> timers_;
   bool pass_wanted_ = false;
   TimePoint next_pass_{};
+  std::optional<TimePoint> pass_at_{};  // the pass timer that counts
   std::uint64_t epoch_counter_ = 0;
   std::uint64_t session_counter_ = 0;
   std::uint64_t records_ = 0;  // appended

@@ -78,7 +78,7 @@ result<void> CoreMachine::greet(const HelloArrived& event) {
   if (link.in_cluster) TROUPE_TRY_VOID(change_spec(link, hello.spec));
   if (link.connection != 0) node_connections_.erase(link.connection);
   node_connections_[event.connection] = name;
-  end_session(link);
+  end_session(link, true);
   link.spec = hello.spec;
   link.incarnation = hello.incarnation;
   link.hello = hello.hello;
@@ -129,7 +129,7 @@ result<void> CoreMachine::change_spec(NodeLink& link, const NodeSpec& spec) {
 }
 
 /// Forgets what was said in the session; truth at the next one tells what became of it.
-void CoreMachine::end_session(NodeLink& link) {
+void CoreMachine::end_session(NodeLink& link, bool node_stays) {
   link.attached = false;
   link.sent.clear();
   link.renumbers.clear();
@@ -137,15 +137,18 @@ void CoreMachine::end_session(NodeLink& link) {
     TROUPE_CHECK(cluster_.set_draining(link.id, true), "placement: node {} is not in the cluster",
                  link.spec.name);
   }
-  const std::map<GroupId, CancelWork> cancels = std::exchange(link.cancels, {});
-  for (const auto& [id, work] : cancels) cancel_done(link, id);
   const std::set<GroupId> parts = link.open_parts;
   for (const GroupId id : parts)
     attempt_failed(groups_.at(id),
                    make_error(ErrorCode::kRankDead, "node {}: its channel closed during an attempt",
                               link.spec.name));
-  // What those attempts cancelled here is not said any more either.
-  for (const auto& [id, work] : std::exchange(link.cancels, {})) cancel_done(link, id);
+  if (node_stays) {
+    for (auto& [id, work] : link.cancels) work.sent_in = 0;
+    return;
+  }
+  // Nothing more can be said to it. When it comes back, its truth tells what it still holds.
+  const std::map<GroupId, CancelWork> cancels = std::exchange(link.cancels, {});
+  for (const auto& [id, work] : cancels) cancel_done(link, id);
 }
 
 void CoreMachine::handle(const ConnectionLost& event) {
@@ -162,7 +165,7 @@ void CoreMachine::handle(const ConnectionLost& event) {
 
 void CoreMachine::node_down(NodeLink& link, bool silent) {
   link.connection = 0;
-  end_session(link);
+  end_session(link, false);
   link.lost_at = silent ? now_ : now_ + options_.reattach_within;
   wake_link_at(link, *link.lost_at);
   if (silent) look_at(link);
@@ -171,7 +174,7 @@ void CoreMachine::node_down(NodeLink& link, bool silent) {
 void CoreMachine::node_lost(const std::string& name, const Error& cause) {
   NodeLink& link = nodes_.find(name)->second;
   notice(fmt::format("{}; {} groups hold bundles there", cause.message, link.holders.size()));
-  end_session(link);
+  end_session(link, false);
   const std::set<GroupId> holders = link.holders;
   if (link.in_cluster)
     TROUPE_CHECK(cluster_.remove_node(link.id), "placement: node {} is not in the cluster", name);

@@ -41,11 +41,10 @@ void CoreMachine::tell(const Group& group, GroupChange change) {
 }
 
 GroupChange CoreMachine::change_of(const Group& group, ChangeKind kind) const {
-  GroupChange change{.kind = kind, .group = group.id(), .status = group.status};
-  for (const auto& [bundle, slot] : group.ledger.slots) {
+  GroupChange change{
+      .kind = kind, .group = group.id(), .status = group.status, .epoch = group.ledger.epoch};
+  for (const auto& [bundle, slot] : group.ledger.slots)
     change.placements.push_back(slot.slot.placement);
-    change.epoch = std::max(change.epoch, slot.epoch);
-  }
   return change;
 }
 
@@ -277,6 +276,12 @@ result<void> CoreMachine::resize(const ResizeAsked& event) {
   if (group->status != GroupStatus::kActive || group->resize)
     return fail(ErrorCode::kConflict, "group '{}': is {}{}, wanted ACTIVE", group->name(),
                 group_status_name(group->status), group->resize ? " and being resized" : "");
+  for (const NodeId node : group->on_nodes) {
+    const NodeLink* const link = link_of(node);
+    if (!link->in_cluster)
+      return fail(ErrorCode::kConflict, "group '{}': node {} has not come back yet", group->name(),
+                  link->spec.name);
+  }
   if (!event.resize.add.empty()) return grow_group(*group, event);
   TROUPE_TRY_VOID(shrink_group(*group, event.resize));
   answer(event.token, view_of(*group));
@@ -314,6 +319,7 @@ result<void> CoreMachine::shrink_group(Group& group, const ResizeGroup& asked) {
   group.ledger.slots = std::move(slots);
   group.ledger.request = smaller;
   group.ledger.resize_number = asked.number;
+  group.ledger.epoch = next_epoch();
   group.ledger.next_slot = group.next_slot;
   record(GroupPut{group.ledger});
   for (const auto& [node, some] : cancels) cancel_at(*link_of(node), group.id(), some);
@@ -369,15 +375,13 @@ GroupView CoreMachine::view_of(const Group& group) const {
                  .owner = group.ledger.owner,
                  .status = group.status,
                  .terms = group.ledger.terms,
-                 .epoch = {},
+                 .epoch = group.ledger.epoch,
                  .bundles = static_cast<std::uint32_t>(group.ledger.request.bundles.size()),
                  .placements = {},
                  .age = now_ - group.created,
                  .why = group.status == GroupStatus::kActive ? std::string() : group.why};
-  for (const auto& [bundle, slot] : group.ledger.slots) {
+  for (const auto& [bundle, slot] : group.ledger.slots)
     view.placements.push_back(slot.slot.placement);
-    view.epoch = std::max(view.epoch, slot.epoch);
-  }
   return view;
 }
 

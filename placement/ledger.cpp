@@ -43,6 +43,7 @@ result<void> LedgerState::apply(const LedgerRecord& record) {
                                if (found == groups.end()) return missing(placed.id, "placed");
                                found->second.next_slot = placed.next_slot;
                                found->second.was_active = placed.was_active;
+                               found->second.epoch = placed.epoch;
                                found->second.slots = placed.slots;
                                count_nodes(counters, placed.slots);
                                return {};

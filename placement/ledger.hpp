@@ -37,6 +37,7 @@ struct LedgerGroup {
   GroupTerms terms{};
   std::uint32_t next_slot = 0;
   bool was_active = false;  ///< its owner was told of a placement
+  Epoch epoch{};            ///< of the last change of its placement; only rises
   std::map<std::int32_t, CommittedSlot> slots{};
   bool operator==(const LedgerGroup&) const = default;
 };
@@ -56,6 +57,7 @@ struct GroupPlaced {
   GroupId id{};
   std::uint32_t next_slot = 0;
   bool was_active = false;
+  Epoch epoch{};
   std::map<std::int32_t, CommittedSlot> slots{};
   bool operator==(const GroupPlaced&) const = default;
 };

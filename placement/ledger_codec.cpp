@@ -36,6 +36,7 @@ void write_group(const LedgerGroup& group, schemas::PlacementLedgerGroup::Builde
   write_terms(group.terms, out.initTerms());
   out.setNextSlot(group.next_slot);
   out.setWasActive(group.was_active);
+  out.setEpoch(group.epoch.value);
   write_committed(group.slots, out.initSlots());
 }
 
@@ -47,7 +48,8 @@ result<LedgerGroup> read_group(schemas::PlacementLedgerGroup::Reader in) {
                     .request = {},
                     .terms = {},
                     .next_slot = in.getNextSlot(),
-                    .was_active = in.getWasActive()};
+                    .was_active = in.getWasActive(),
+                    .epoch = Epoch{in.getEpoch()}};
   TROUPE_TRY(group.owner, read_owner(in.getOwner()));
   TROUPE_TRY(group.request, read_request(in.getRequest()));
   TROUPE_TRY(group.terms, read_terms(in.getTerms()));
@@ -69,6 +71,7 @@ void write_record(const LedgerRecord& record, schemas::PlacementRecord::Builder 
     entry.setId(placed->id.value);
     entry.setNextSlot(placed->next_slot);
     entry.setWasActive(placed->was_active);
+    entry.setEpoch(placed->epoch.value);
     write_committed(placed->slots, entry.initSlots());
   } else {
     out.setErased(std::get<GroupErased>(record).id.value);
@@ -93,7 +96,8 @@ result<LedgerRecord> read_record(schemas::PlacementRecord::Reader in) {
       const auto entry = in.getPlaced();
       GroupPlaced placed{.id = GroupId{entry.getId()},
                          .next_slot = entry.getNextSlot(),
-                         .was_active = entry.getWasActive()};
+                         .was_active = entry.getWasActive(),
+                         .epoch = Epoch{entry.getEpoch()}};
       TROUPE_TRY(placed.slots, read_committed(entry.getSlots()));
       return placed;
     }

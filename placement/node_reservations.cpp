@@ -5,15 +5,16 @@
 
 namespace troupe::placement {
 
-NodeReservations::NodeReservations(NodeSpec spec, std::uint64_t incarnation)
-    : spec_(std::move(spec)), incarnation_(incarnation) {
+NodeReservations::NodeReservations(NodeSpec spec, std::uint64_t incarnation, NodeMutation mutation)
+    : spec_(std::move(spec)), incarnation_(incarnation), mutation_(mutation) {
   used_.devices.resize(spec_.devices.size());
   used_.cores.resize(static_cast<std::size_t>(spec_.cores));
 }
 
-result<NodeReservations> NodeReservations::create(NodeSpec spec, std::uint64_t incarnation) {
+result<NodeReservations> NodeReservations::create(NodeSpec spec, std::uint64_t incarnation,
+                                                  NodeMutation mutation) {
   TROUPE_TRY_VOID(validate(spec));
-  return NodeReservations(std::move(spec), incarnation);
+  return NodeReservations(std::move(spec), incarnation, mutation);
 }
 
 NodeHello NodeReservations::hello() {
@@ -30,6 +31,7 @@ result<void> NodeReservations::set_device_failed(std::int32_t device, bool faile
 }
 
 bool NodeReservations::admit(const NodePass& pass) {
+  if (mutation_ == NodeMutation::kIgnoreOrder) return true;
   if (pass.term < term_max_) return false;
   if (!session_) {
     // A new session answers the latest hello, so what the head is told of was not changed since.
@@ -63,7 +65,7 @@ std::optional<NodeReply> NodeReservations::step(const NodePass& pass, TimePoint 
     }
   }
   for (auto& [key, held] : held_) {
-    if (!held.committed) held.lease_until = now + pass.lease;
+    if (!held.committed) held.lease_until = now + std::min(pass.lease, kLeaseMax);
   }
   if (pass.want_truth) {
     reply.has_truth = true;
@@ -113,14 +115,16 @@ result<void> NodeReservations::prepare(const NodeOp& op, const NodePass& pass, T
       if (held_.size() >= kNodeBundlesMax)
         return fail(ErrorCode::kResourceExhausted, "node {} holds {} bundles, at most {}",
                     spec_.name, held_.size(), kNodeBundlesMax);
-      TROUPE_TRY_VOID(check_fits(slot.placement));
+      if (mutation_ != NodeMutation::kIgnoreCapacity) TROUPE_TRY_VOID(check_fits(slot.placement));
       take(slot.placement);
-      held_.emplace(SlotKey{op.group, slot.slot}, HeldBundle{.group = op.group,
-                                                             .name = op.name,
-                                                             .epoch = op.epoch,
-                                                             .committed = false,
-                                                             .lease_until = now + pass.lease,
-                                                             .placement = slot.placement});
+      held_.emplace(SlotKey{op.group, slot.slot},
+                    HeldBundle{.group = op.group,
+                               .slot = slot.slot,
+                               .name = op.name,
+                               .epoch = op.epoch,
+                               .committed = false,
+                               .lease_until = now + std::min(pass.lease, kLeaseMax),
+                               .placement = slot.placement});
       taken.push_back(&slot);
     }
     return {};
@@ -153,6 +157,7 @@ result<void> NodeReservations::commit(const NodeOp& op, ReservationChanges& chan
 }
 
 result<void> NodeReservations::cancel(const NodeOp& op, ReservationChanges& changes) {
+  if (mutation_ == NodeMutation::kIgnoreCancel) return {};
   for (const SlotBundle& named : op.bundles) {
     const auto found = held_.find({op.group, named.slot});
     if (found == held_.end() || found->second.epoch > op.epoch) continue;

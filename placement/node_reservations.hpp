@@ -30,6 +30,7 @@ namespace troupe::placement {
 /// One bundle that the node holds.
 struct HeldBundle {
   GroupId group{};
+  std::uint32_t slot = 0;
   std::string name{};  ///< of the group
   Epoch epoch{};
   bool committed = false;
@@ -44,12 +45,21 @@ struct ReservationChanges {
   std::vector<std::string> notices{};  ///< refusals worth a log line
 };
 
+/// Breaks a node on purpose, to show that the simulation notices. Never set outside of it.
+enum class NodeMutation : std::uint8_t {
+  kNone,
+  kIgnoreOrder,     ///< applies passes of older terms, sessions and numbers
+  kIgnoreCapacity,  ///< hands out what is taken
+  kIgnoreCancel,    ///< confirms cancels and does nothing
+};
+
 class NodeReservations {
  public:
   using SlotKey = std::pair<GroupId, std::uint32_t>;
 
   /// kInvalidArgument for a bad spec. `incarnation` must differ from that of earlier processes.
-  static result<NodeReservations> create(NodeSpec spec, std::uint64_t incarnation);
+  static result<NodeReservations> create(NodeSpec spec, std::uint64_t incarnation,
+                                         NodeMutation mutation = NodeMutation::kNone);
 
   /// What to say to a head on a new channel. The old session is over at once.
   NodeHello hello();
@@ -87,7 +97,7 @@ class NodeReservations {
     std::map<std::string, std::int64_t> named;
   };
 
-  NodeReservations(NodeSpec spec, std::uint64_t incarnation);
+  NodeReservations(NodeSpec spec, std::uint64_t incarnation, NodeMutation mutation);
   bool admit(const NodePass& pass);
   result<void> apply(const NodeOp& op, const NodePass& pass, TimePoint now,
                      ReservationChanges& changes);
@@ -106,6 +116,7 @@ class NodeReservations {
   std::optional<Session> session_;
   std::map<SlotKey, HeldBundle> held_{};
   Used used_;
+  NodeMutation mutation_ = NodeMutation::kNone;
 };
 
 }  // namespace troupe::placement

@@ -61,7 +61,10 @@ CoreEffects CoreMachine::step(const std::vector<CoreEvent>& events, TimePoint no
   for (const CoreEvent& event : events) std::visit([this](const auto& one) { handle(one); }, event);
   run_timers();
   run_pass();
-  if (pass_wanted_ && !waiting_.empty()) add_timer(std::max(now_, next_pass_), TimerKind::kPass, 0);
+  if (!waiting_.empty()) {
+    const TimePoint at = pass_wanted_ ? next_pass_ : now_ + options_.repass_every;
+    wake_pass_at(std::max(now_, at));
+  }
   for (const std::string& name : std::exchange(busy_, {})) send_due(nodes_.find(name)->second);
   snapshot_if_due();
   release_deferred();
@@ -100,6 +103,12 @@ void CoreMachine::add_timer(TimePoint at, TimerKind kind, std::uint64_t key, std
   timers_.emplace(at, kind, key, std::move(name));
 }
 
+void CoreMachine::wake_pass_at(TimePoint at) {
+  if (pass_at_ && *pass_at_ <= at) return;
+  pass_at_ = at;
+  add_timer(at, TimerKind::kPass, 0);
+}
+
 void CoreMachine::run_timers() {
   std::vector<Timer> due;
   while (!timers_.empty() && std::get<TimePoint>(*timers_.begin()) <= now_)
@@ -116,6 +125,8 @@ void CoreMachine::run_timers() {
         owner_gone({.name = name, .instance = key});
         break;
       case TimerKind::kPass:
+        pass_wanted_ = true;
+        pass_at_.reset();
         break;
     }
   }
@@ -223,7 +234,18 @@ LedgerState PlacementCore::ledger_state() const { return machine_->ledger_state(
 const Cluster& PlacementCore::cluster() const { return machine_->cluster(); }
 std::uint64_t PlacementCore::term() const { return machine_->counters().term; }
 std::size_t PlacementCore::requests_open() const { return machine_->requests_open(); }
+std::size_t PlacementCore::attempts_open() const {
+  std::size_t open = 0;
+  for (const auto& [id, group] : machine_->groups()) open += group.attempt ? 1 : 0;
+  return open;
+}
+
 void PlacementCore::check_invariants() const { machine_->check_invariants(); }
+
+void PlacementCore::for_each_group(
+    const std::function<void(const LedgerGroup&, GroupStatus)>& visit) const {
+  for (const auto& [id, group] : machine_->groups()) visit(group.ledger, group.status);
+}
 
 GroupView PlacementCore::view(GroupId id) const {
   const auto found = machine_->groups().find(id);
@@ -241,6 +263,7 @@ std::vector<NodeView> PlacementCore::nodes() const {
   std::vector<NodeView> views;
   for (const auto& [name, link] : machine_->nodes()) {
     NodeView view{.name = name, .id = link.id, .attached = link.attached};
+    for (const auto& [id, work] : link.cancels) view.cancelling.insert(id);
     for (const GroupId id : link.holders) {
       for (const auto& [bundle, slot] : machine_->groups().at(id).ledger.slots)
         view.bundles += slot.slot.placement.node == link.id ? 1 : 0;

@@ -27,8 +27,10 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -61,6 +63,7 @@ struct CoreOptions {
   Duration repair_hold = std::chrono::seconds(10);
   Duration truth_every = std::chrono::seconds(10);      ///< reconciliation of each node
   Duration pass_every = std::chrono::milliseconds(20);  ///< over a long queue
+  Duration repass_every = std::chrono::seconds(5);      ///< while groups wait: priorities age
   std::size_t short_queue = 64;                         ///< a pass over it is made at once
   bool one_phase = true;  ///< groups on one node need no prepare of their own
 
@@ -171,6 +174,7 @@ struct NodeView {
   NodeId id{};
   bool attached = false;
   std::size_t bundles = 0;
+  std::set<GroupId> cancelling{};  ///< groups that it was asked to give bundles up of
 };
 
 class CoreMachine;
@@ -189,6 +193,7 @@ class PlacementCore {
   /// When to send a Tick if nothing else happens before; empty: never.
   std::optional<TimePoint> next_wake() const;
 
+  void for_each_group(const std::function<void(const LedgerGroup&, GroupStatus)>& visit) const;
   /// What a replay of all records so far gives.
   LedgerState ledger_state() const;
   const Cluster& cluster() const;
@@ -197,6 +202,7 @@ class PlacementCore {
   std::vector<NodeView> nodes() const;
   std::uint64_t term() const;
   std::size_t requests_open() const;
+  std::size_t attempts_open() const;
   /// CHECKs what the parts of the core say about each other; for tests and simulation.
   void check_invariants() const;
 

@@ -252,6 +252,8 @@ struct NodeReply {
 inline constexpr std::size_t kGroupBundlesMax = 4'096;
 /// Bundles that one node holds.
 inline constexpr std::size_t kNodeBundlesMax = 16'384;
+/// Longest lease that a node grants.
+inline constexpr Duration kLeaseMax = std::chrono::minutes(1);
 /// Requests in one create or remove message.
 inline constexpr std::size_t kRequestsPerMessageMax = 4'096;
 

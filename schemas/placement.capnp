@@ -272,6 +272,7 @@ struct PlacementLedgerGroup {
   nextSlot @6 :UInt32;
   wasActive @7 :Bool;
   slots @8 :PlacementSlots;
+  epoch @9 :UInt64;
 }
 
 struct PlacementRecord {
@@ -290,8 +291,9 @@ struct PlacementRecord {
       nextSlot @5 :UInt32;
       wasActive @6 :Bool;
       slots @7 :PlacementSlots;
+      epoch @8 :UInt64;
     }
-    erased @8 :UInt64;
+    erased @9 :UInt64;
   }
 }
 
