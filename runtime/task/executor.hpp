@@ -32,9 +32,9 @@ struct RootCoroutine {
     std::suspend_always initial_suspend() const noexcept { return {}; }
     struct Retire {
       bool await_ready() const noexcept { return false; }
-      void await_suspend(std::coroutine_handle<promise_type> handle) const noexcept {
-        auto& promise = handle.promise();
-        promise.own.executor->retire_root(handle);
+      void await_suspend(std::coroutine_handle<promise_type> own_handle) const noexcept {
+        auto& promise = own_handle.promise();
+        promise.own.executor->retire_root(own_handle);
       }
       void await_resume() const noexcept {}
     };
