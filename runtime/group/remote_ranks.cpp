@@ -20,6 +20,8 @@ namespace {
 constexpr std::size_t kPartBytesMax = std::size_t{256} << 10;
 /// All arguments of one call to one rank, in the frame.
 constexpr std::size_t kCallBytesMax = std::size_t{900} << 10;
+/// It travels in the answer to `rank.hello`.
+constexpr std::size_t kSpecBytesMax = std::size_t{512} << 10;
 /// How long ranks that were told to end for good may take to be reported.
 constexpr Duration kForcedEndWithin = std::chrono::seconds(1);
 
@@ -137,6 +139,10 @@ result<void> RemoteRanks::Shared::start(const Ref<GroupCore>& core, Deadline dea
   }
   TROUPE_TRY_VOID(check_job_name("group", name_));
   TROUPE_TRY_VOID(check_lanes());
+  if (program_.spec.size() > kSpecBytesMax) {
+    return fail(ErrorCode::kInvalidArgument, "{}: a spec of {} bytes, wanted at most {}", name_,
+                program_.spec.size(), kSpecBytesMax);
+  }
   if (!program_.bundles.empty() && program_.bundles.size() != size) {
     return fail(ErrorCode::kInvalidArgument, "{}: {} bundles for {} ranks", name_,
                 program_.bundles.size(), size);
