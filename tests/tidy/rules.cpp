@@ -55,6 +55,7 @@ bool outside_codecs(const SourceFile& file) {
   return file.file_name().find("codec") == std::string::npos && !is_test(file);
 }
 bool outside_ucx(const SourceFile& file) { return file.path.find("_ucx.") == std::string::npos; }
+bool outside_gloo(const SourceFile& file) { return file.path.find("_gloo.") == std::string::npos; }
 bool outside_nccl(const SourceFile& file) { return file.path.find("_nccl.") == std::string::npos; }
 bool any_file(const SourceFile&) { return true; }
 bool torch_free_place(const SourceFile& file) {
@@ -74,6 +75,7 @@ const std::vector<Ban>& banned_includes() {
       {R"(^caf/.*)", "\"runtime/caf.hpp\"", outside_caf_header},
       {R"(^(capnp|kj)/.*|.*\.capnp\.h$)", "a *_codec.cpp beside it", outside_codecs},
       {R"(^uc[pst]/.*)", "runtime/comm/transport.hpp", outside_ucx},
+      {R"(^gloo/.*)", "runtime/comm/collective_gloo.hpp", outside_gloo},
       {R"(^nccl\.h$)", "runtime/comm/collective.hpp", outside_nccl},
       {R"(^(torch|ATen|c10)/.*)", "actors/train or actors/model behind a pimpl", torch_free_place},
       {R"(^(torch/.*|ATen/(?!core/Tensor\.h$).*))", "<ATen/core/Tensor.h> or a pimpl",
