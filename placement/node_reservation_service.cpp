@@ -88,9 +88,9 @@ void NodeReservationService::on_request(Channel& channel, std::string_view metho
   {
     const std::lock_guard lock(mutex_);
     if (head_.get() != &channel)
-      return responder.reply(
-          fail(ErrorCode::kConflict, "node {}: a pass over a channel that is not the head's",
-               options_.spec.name));
+      return responder.reply(fail(ErrorCode::kConflict,
+                                  "node {}: a pass over a channel that is not the head's",
+                                  options_.spec.name));
     reply = core_.step(*pass, now(), changes);
   }
   for (const std::string& notice : changes.notices)

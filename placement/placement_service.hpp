@@ -60,8 +60,8 @@ class PlacementService final : public runtime::ChannelService {
 
  private:
   class Impl;
-  explicit PlacementService(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  explicit PlacementService(std::shared_ptr<Impl> impl);
+  std::shared_ptr<Impl> impl_;  // shared with answers that are still to come
 };
 
 }  // namespace troupe::placement
