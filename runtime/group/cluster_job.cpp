@@ -43,6 +43,7 @@ struct ClusterJob::State {
     Ref<Channel> channel;
   };
 
+  std::string job;
   std::mutex mutex;  // guards what follows
   std::map<std::string, Group, std::less<>> groups;
   std::map<std::string, Ref<RemoteRank>, std::less<>> expected;  // by peer name
@@ -69,6 +70,7 @@ struct ClusterJob::State {
     }
   }
 
+  result<std::shared_ptr<ChannelService>> accept(const PeerName& peer, Ref<Channel> channel);
   result<std::vector<std::byte>> set(std::string_view group, StoreEntry entry,
                                      std::vector<Waiter>& ready);
   void get(const std::string& group, std::string key, Deadline deadline, Responder responder);
@@ -87,6 +89,7 @@ result<std::unique_ptr<ClusterJob>> ClusterJob::open(ActorSystem& system, LinkHu
   std::unique_ptr<ClusterJob> job(new ClusterJob(system, launcher, std::move(options)));
   TROUPE_TRY(job->key_, make_session_key());
   TROUPE_TRY(const SessionKey session, make_session_key());
+  job->state_->job = job->options_.job;
   job->state_->holder = job->options_.job;
   for (const std::byte byte : session)
     job->state_->holder += fmt::format("{:02x}", static_cast<unsigned>(byte));
@@ -95,14 +98,11 @@ result<std::unique_ptr<ClusterJob>> ClusterJob::open(ActorSystem& system, LinkHu
   }
   job->state_->worker = std::thread([state = job->state_.get()] { state->run(); });
   if (hub == nullptr) return job;
-  const std::weak_ptr<State> alive = job->state_;
+  // The hub keeps the listener, and may outlive the job.
   TROUPE_TRY(const ListenAddress bound,
              hub->listen(job->options_.listen_host, 0,
-                         [alive, raw = job.get()](const PeerName& peer, Ref<Channel> channel)
-                             -> result<std::shared_ptr<ChannelService>> {
-                           const auto state = alive.lock();
-                           if (!state) return fail(ErrorCode::kNotFound, "the job is over");
-                           return raw->accept(peer, std::move(channel));
+                         [state = job->state_](const PeerName& peer, Ref<Channel> channel) {
+                           return state->accept(peer, std::move(channel));
                          }));
   job->address_ = bound.to_string();
   if (!job->options_.announced_host.empty())
@@ -158,18 +158,21 @@ result<void> ClusterJob::open_exchange() {
 
 std::string ClusterJob::holder() const { return state_->holder; }
 
-result<std::shared_ptr<ChannelService>> ClusterJob::accept(const PeerName& peer,
-                                                           Ref<Channel> channel) {
+result<std::shared_ptr<ChannelService>> ClusterJob::State::accept(const PeerName& peer,
+                                                                  Ref<Channel> channel) {
   Ref<RemoteRank> rank;
   {
-    const std::lock_guard lock(state_->mutex);
-    const auto found = state_->expected.find(peer.name);
-    if (peer.role == PeerRole::kRank && found != state_->expected.end()) rank = found->second;
+    const std::lock_guard lock(mutex);
+    const auto found = expected.find(peer.name);
+    if (peer.role == PeerRole::kRank && found != expected.end()) rank = found->second;
   }
-  if (!rank) {
-    return fail(ErrorCode::kNotFound, "job {}: {} is not expected", options_.job, peer.to_string());
-  }
+  if (!rank) return fail(ErrorCode::kNotFound, "job {}: {} is not expected", job, peer.to_string());
   return rank->attach(std::move(channel));
+}
+
+result<std::shared_ptr<ChannelService>> ClusterJob::accept(const PeerName& peer,
+                                                           Ref<Channel> channel) {
+  return state_->accept(peer, std::move(channel));
 }
 
 result<void> ClusterJob::add_group(const std::string& group) {

@@ -67,10 +67,17 @@ class RemoteRankService final : public ChannelService {
 };
 
 RemoteRank::RemoteRank(ClusterJob& job, Ref<RemoteRankOwner> owner, std::string group, RankId rank)
-    : job_(job), group_(std::move(group)), rank_(rank), owner_(std::move(owner)) {}
+    : job_(job),
+      system_(job.system()),
+      launcher_(job.launcher()),
+      report_within_(job.options().exit_report_within),
+      job_name_(job.options().job),
+      group_(std::move(group)),
+      rank_(rank),
+      owner_(std::move(owner)) {}
 
 std::string RemoteRank::peer_name() const {
-  return fmt::format("{}/{}/{}", job_.options().job, group_, rank_.value);
+  return fmt::format("{}/{}/{}", job_name_, group_, rank_.value);
 }
 
 pending<void> RemoteRank::launch(const RankLaunch& launch) {
@@ -78,7 +85,7 @@ pending<void> RemoteRank::launch(const RankLaunch& launch) {
     const std::lock_guard lock(mutex_);
     launched_ = true;
   }
-  return job_.launcher().launch(
+  return launcher_.launch(
       launch, [self = Ref<RemoteRank>(this)](Error cause) { self->on_exit(std::move(cause)); });
 }
 
@@ -158,7 +165,7 @@ void RemoteRank::flush_locked() {
     if (sent) continue;
     if (sent.error().code != ErrorCode::kResourceExhausted) return;  // it is going down
     put_back(calls);
-    job_.system().timer().add(now() + kRetryWhenFull, [self = Ref<RemoteRank>(this)] {
+    system_.timer().add(now() + kRetryWhenFull, [self = Ref<RemoteRank>(this)] {
       const std::lock_guard order(self->send_mutex_);
       self->flush_locked();
     });
@@ -221,6 +228,8 @@ pending<RankReport> RemoteRank::report(Deadline deadline) {
 
 void RemoteRank::on_request(std::string_view method, std::span<const std::byte> payload,
                             Deadline deadline, Responder responder) {
+  const std::lock_guard callback(callback_mutex_);
+  if (!open_) return responder.reply(fail(ErrorCode::kCancelled, "the group is closed"));
   if (method == kRankHello) return responder.reply(hello(payload));
   if (method == kRankReady) return responder.reply(ready(payload));
   job_.serve(group_, method, payload, deadline, std::move(responder));
@@ -255,6 +264,8 @@ result<std::vector<std::byte>> RemoteRank::ready(std::span<const std::byte> payl
 }
 
 void RemoteRank::on_notify(std::string_view method, std::span<const std::byte> payload) {
+  const std::lock_guard callback(callback_mutex_);
+  if (!open_) return;
   const auto taken = take_notice(method, payload);
   if (taken) return;
   Ref<Channel> channel;
@@ -339,8 +350,8 @@ void RemoteRank::on_down(const Error& cause) {
     known = exit_.has_value();
   }
   if (silent || known) return end_when_reported();
-  job_.system().timer().add(now() + job_.options().exit_report_within,
-                            [self = Ref<RemoteRank>(this)] { self->end_when_reported(); });
+  system_.timer().add(now() + report_within_,
+                      [self = Ref<RemoteRank>(this)] { self->end_when_reported(); });
 }
 
 void RemoteRank::on_exit(Error cause) {
@@ -354,8 +365,8 @@ void RemoteRank::on_exit(Error cause) {
   }
   // What the rank said last may still be on its way.
   if (known) return end_when_reported();
-  job_.system().timer().add(now() + job_.options().exit_report_within,
-                            [self = Ref<RemoteRank>(this)] { self->end_when_reported(); });
+  system_.timer().add(now() + report_within_,
+                      [self = Ref<RemoteRank>(this)] { self->end_when_reported(); });
 }
 
 void RemoteRank::end_when_reported() {
@@ -374,6 +385,8 @@ void RemoteRank::end_when_reported() {
 }
 
 void RemoteRank::die(Error cause, std::optional<CallId> during) {
+  const std::lock_guard callback(callback_mutex_);
+  if (!open_) return;
   Ref<RemoteRankOwner> owner;
   Ref<Call> call;
   std::deque<Ref<Call>> dropped;
@@ -390,7 +403,7 @@ void RemoteRank::die(Error cause, std::optional<CallId> during) {
     outbox_.clear();
   }
   job_.owner_lost({group_, rank_}, cause);
-  if (!ended) job_.launcher().stop(group_, rank_);
+  if (!ended) launcher_.stop(group_, rank_);
   if (owner) owner->on_death(rank_, std::move(cause), std::move(call));
 }
 
@@ -426,7 +439,7 @@ bool RemoteRank::wait_ended(Deadline deadline) {
   return changed_.wait_until(lock, deadline.at, [this] { return exit_.has_value(); });
 }
 
-void RemoteRank::force_end() { job_.launcher().stop(group_, rank_); }
+void RemoteRank::force_end() { launcher_.stop(group_, rank_); }
 
 void RemoteRank::finish_close() {
   Ref<RemoteRankOwner> owner;  // dropped after the lock
@@ -438,7 +451,9 @@ void RemoteRank::finish_close() {
     channel = channel_;
   }
   if (channel) channel->close(cancelled(fmt::format("{}: the group is closed", group_)));
-  job_.owner_lost({group_, rank_}, cancelled(fmt::format("{}: the group was destroyed", group_)));
+  const std::lock_guard callback(callback_mutex_);
+  if (std::exchange(open_, false))
+    job_.owner_lost({group_, rank_}, cancelled(fmt::format("{}: the group was destroyed", group_)));
 }
 
 // --- what is known

@@ -109,9 +109,18 @@ class RemoteRank final : public RefCounted {
   void end_when_reported();
   void die(Error cause, std::optional<CallId> during);
 
-  ClusterJob& job_;
+  ClusterJob& job_;  // used under callback_mutex_ while open_, or by who keeps the job
+  ActorSystem& system_;
+  RankLauncher& launcher_;
+  const Duration report_within_;
+  const std::string job_name_;
   const std::string group_;
   const RankId rank_;
+
+  /// Held while callbacks run, so that `finish_close` can wait for them; taken first. Recursive,
+  /// since what a callback completes may lead back here.
+  std::recursive_mutex callback_mutex_;
+  bool open_ = true;  // guarded by callback_mutex_
 
   std::mutex send_mutex_;     // held while frames are made, so that they leave in order
   mutable std::mutex mutex_;  // guards what follows

@@ -38,7 +38,11 @@ result<CallTravel::Part> part_of(std::vector<std::byte> bytes, ExchangeContext& 
 class RemoteRanks::Shared final : public RemoteRankOwner {
  public:
   Shared(ClusterJob& job, RemoteProgram program, std::vector<MethodName> methods)
-      : job_(job), program_(std::move(program)), methods_(std::move(methods)), round_(0) {}
+      : job_(job),
+        system_(job.system()),
+        program_(std::move(program)),
+        methods_(std::move(methods)),
+        round_(0) {}
 
   result<void> start(const Ref<GroupCore>& core, Deadline deadline);
   result<void> prepare(Call& call);
@@ -89,7 +93,8 @@ class RemoteRanks::Shared final : public RemoteRankOwner {
   void watch();
   void note_heartbeat(std::size_t rank, const RankReport& report);
 
-  ClusterJob& job_;
+  ClusterJob& job_;  // may be gone once the group is closed; see RemoteRank
+  ActorSystem& system_;
   const RemoteProgram program_;
   const std::vector<MethodName> methods_;
   std::string name_;
@@ -289,7 +294,8 @@ void RemoteRanks::Shared::on_result(RankId rank, const Ref<Call>& call, const Re
     return;
   }
   if (!frame.value) {
-    const bool missing = frame.ran && call->wire().wanted_from(rank);
+    // A call is skipped only after it has ended.
+    const bool missing = call->wire().wanted_from(rank) && (frame.ran || !call->settled.load());
     own->rank_done(*call, rank,
                    missing ? result<void>(fail(ErrorCode::kCorrupt, "its value did not come"))
                            : result<void>());
@@ -441,8 +447,8 @@ void RemoteRanks::Shared::bury(RankId rank, const Error& cause) {
 void RemoteRanks::Shared::watch_again() {
   const std::lock_guard lock(mutex_);
   if (!core_) return;
-  timer_ = job_.system().timer().add(SteadyClock().now() + core_->options().heartbeat,
-                                     [self = Ref<Shared>(this)] { self->watch(); });
+  timer_ = system_.timer().add(SteadyClock().now() + core_->options().heartbeat,
+                               [self = Ref<Shared>(this)] { self->watch(); });
 }
 
 void RemoteRanks::Shared::watch() {
@@ -522,7 +528,7 @@ void RemoteRanks::Shared::close(Deadline deadline) {
     timer = std::exchange(timer_, std::nullopt);
     wants_.clear();
   }
-  if (timer) job_.system().timer().remove(*timer);
+  if (timer) system_.timer().remove(*timer);
   if (!own) return;
   std::vector<RankStatus> last;
   for (const auto& rank : ranks_) last.push_back(rank->status());
