@@ -2,6 +2,7 @@
 
 #include "runtime/base/check.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/comm/lane_interfaces.hpp"
 #include "runtime/exchange/column_exchange.hpp"
 #include "runtime/group/actor_system.hpp"
 #include "runtime/group/group_messages.hpp"
@@ -133,6 +134,7 @@ result<void> ClusterJob::open_exchange() {
   transport.name = fmt::format("controller of {}", options_.job);
   transport.key = key_;
   transport.lanes = options_.lanes;
+  transport.interfaces = lane_interfaces(options_.listen_host);
   TROUPE_TRY(exchange_, ColumnExchange::open(std::move(exchange), std::move(transport)));
   exchange_->set_peer_lookup([state = state_](const ColumnOwner& owner,
                                               Deadline) -> result<std::vector<std::byte>> {

@@ -1,6 +1,7 @@
 #include "runtime/group/rank_server.hpp"
 
 #include "runtime/base/log.hpp"
+#include "runtime/comm/lane_interfaces.hpp"
 #include "runtime/exchange/column_exchange.hpp"
 #include "runtime/group/call_trace.hpp"
 #include "runtime/group/host_clock.hpp"
@@ -205,6 +206,7 @@ result<void> RankServer::State::open_exchange(const RankWelcome& welcome) {
   TransportOptions transport;
   transport.name = fmt::format("{} rank {}", options_.record.group, options_.record.rank.value);
   transport.lanes = options_.lanes;
+  transport.interfaces = lane_interfaces(options_.host);
   if (welcome.key.size() != transport.key.size())
     return fail(ErrorCode::kCorrupt, "data plane key of {} bytes", welcome.key.size());
   std::copy(welcome.key.begin(), welcome.key.end(), transport.key.begin());

@@ -162,6 +162,11 @@ class Actor {
     context_.progress(steps);
     return metrics;
   }
+  /// Runs inside the lane; a negative number is an error.
+  result<int> train(int value) {
+    if (value < 0) return fail(ErrorCode::kInvalidArgument, "{} is below 0", value);
+    return value;
+  }
   std::int64_t columns_held() { return context_.columns().columns_held(); }
 
   static constexpr auto methods() {
@@ -190,6 +195,7 @@ class Actor {
         method<&Actor::count>("count", args(broadcast), returns(all)),
         method<&Actor::pointer>("pointer", args(broadcast), returns(first)),
         method<&Actor::measure>("measure", args(broadcast), returns(reduce(kMerge))),
+        method<&Actor::train>("train", args(broadcast), returns(all)).phase("train"),
         method<&Actor::columns_held>("columns_held", args(), returns(all))};
   }
 

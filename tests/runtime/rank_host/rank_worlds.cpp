@@ -77,8 +77,10 @@ ThreadLauncher::~ThreadLauncher() {
 
 pending<void> ThreadLauncher::launch(const RankLaunch& launch, std::function<void(Error)> on_exit) {
   const RankRecord record = RankRecord::of(launch);
-  auto server = std::make_shared<RankServer>(
-      RankServerOptions{.record = record, .programs = &programs_, .lanes = TransportLanes::kTcp});
+  auto server = std::make_shared<RankServer>(RankServerOptions{.record = record,
+                                                               .programs = &programs_,
+                                                               .lanes = TransportLanes::kTcp,
+                                                               .device_lanes = lanes_});
   // The controller's end needs its service before the pair is made, and gets it when accepted.
   struct Late final : ChannelService {
     std::shared_ptr<ChannelService> service;

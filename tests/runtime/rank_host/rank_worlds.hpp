@@ -34,6 +34,8 @@ class ThreadLauncher final : public RankLauncher {
   explicit ThreadLauncher(RankPrograms programs) : programs_(std::move(programs)) {}
   ~ThreadLauncher() override;
   void set_job(ClusterJob& job) { job_ = &job; }
+  /// What ranks launched from now on take their turns from.
+  void set_lanes(std::shared_ptr<RankLanes> lanes) { lanes_ = std::move(lanes); }
   pending<void> launch(const RankLaunch& launch, std::function<void(Error)> on_exit) override;
   void stop(const std::string& group, RankId rank) override;
 
@@ -44,6 +46,7 @@ class ThreadLauncher final : public RankLauncher {
   };
   RankPrograms programs_;
   ClusterJob* job_ = nullptr;
+  std::shared_ptr<RankLanes> lanes_;
   std::mutex mutex_;  // guards what follows
   std::map<std::pair<std::string, int>, Running> running_;
   std::vector<std::thread> threads_;
@@ -81,6 +84,7 @@ class World {
   ClusterJob& job() { return *job_; }
   LinkHub& hub() { return *hub_; }
   ProcessLauncher& processes() { return *processes_; }
+  ThreadLauncher& servers() { return *servers_; }
 
  private:
   const Kind kind_;
