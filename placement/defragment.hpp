@@ -5,7 +5,8 @@
 // **Threads:** pure functions on values.
 // **Invariants:** carried out in order on the cluster it was made for, every move is legal (the
 // moved group keeps its strategy) and the waiting group then has the place named.
-// **Cost:** `tries_max` searches at most.
+// **Cost:** `tries_max` × `moves_max` searches at most, each on a copy of the cluster: not for the
+// hot path.
 
 #include "placement/scheduler.hpp"
 #include "runtime/base/result.hpp"

@@ -34,6 +34,40 @@ bool has_strict_affinity(const Cluster& cluster, const GroupRequest& request) {
                      [](const Affinity& affinity) { return affinity.strict; });
 }
 
+/// Whether it wants to be near a group that has no place.
+bool waits_for_group(const Cluster& cluster, const GroupRequest& request) {
+  return std::any_of(
+      request.affinities.begin(), request.affinities.end(), [&cluster](const Affinity& affinity) {
+        return affinity.strict && !affinity.apart && cluster.group(affinity.group) == nullptr;
+      });
+}
+
+/// Whether a request may complete an active group: the bundles there are as they were, some are
+/// missing, and the rules that placed the others still hold.
+result<void> check_continues(const GroupRequest& request, const ActiveGroup* active) {
+  if (active == nullptr) return {};
+  const GroupRequest& before = active->request;
+  if (active->bundles.size() >= request.bundles.size())
+    return fail(ErrorCode::kAlreadyExists, "group {}: is active with {} bundles", request.name,
+                active->bundles.size());
+  if (request.strategy != before.strategy || request.level != before.level ||
+      request.per_domain_max != before.per_domain_max ||
+      request.per_domain_exact != before.per_domain_exact)
+    return fail(ErrorCode::kConflict, "group {}: is active as {} at level {}, queued as {} at {}",
+                request.name, strategy_name(before.strategy), level_name(before.level),
+                strategy_name(request.strategy), level_name(request.level));
+  for (const auto& [number, bundle] : active->bundles) {
+    const auto index = static_cast<std::size_t>(number);
+    const bool same = index < request.bundles.size() &&
+                      request.bundles[index] == before.bundles[index] &&
+                      request.reserve_per_gpu == before.reserve_per_gpu;
+    if (!same)
+      return fail(ErrorCode::kConflict, "group {}: is active and bundle {} differs in the request",
+                  request.name, number);
+  }
+  return {};
+}
+
 Error make_error(ErrorCode code, std::string message) {
   return {.code = code, .message = std::move(message), .origin = {}, .causes = {}};
 }
@@ -102,11 +136,8 @@ class Scheduler::Pass {
   Decision decide(const GroupRequest& request) {
     if (auto valid = validate(request); !valid) return rejected(request, valid.error());
     const ActiveGroup* active = cluster_.group(request.name);
-    if (active != nullptr && active->bundles.size() == request.bundles.size())
-      return rejected(request, make_error(ErrorCode::kAlreadyExists,
-                                          fmt::format("group {} is active", request.name)));
     if (auto known = check_near(request); !known) return rejected(request, known.error());
-    if (auto fits = check_kept(request, active); !fits) return rejected(request, fits.error());
+    if (auto fits = check_continues(request, active); !fits) return rejected(request, fits.error());
     const Kept& kept = active != nullptr ? active->bundles : kNothingKept;
     const bool comparable = kept.empty() && !has_strict_affinity(cluster_, request);
     std::string key;
@@ -293,20 +324,6 @@ class Scheduler::Pass {
     return {};
   }
 
-  /// What is kept must be bundles of the request, where the request's rules allow them.
-  result<void> check_kept(const GroupRequest& request, const ActiveGroup* active) const {
-    if (active == nullptr) return {};
-    std::vector<BundlePlacement> kept;
-    for (const auto& [index, bundle] : active->bundles) {
-      const auto at = static_cast<std::size_t>(index);
-      if (at >= request.bundles.size() || request.bundles[at] != active->request.bundles[at])
-        return fail(ErrorCode::kConflict, "group {} is active: bundle {} is not in the new request",
-                    request.name, index);
-      kept.push_back(bundle);
-    }
-    return check_placement(cluster_, request, kept);
-  }
-
   Scheduler& scheduler_;
   Cluster& cluster_;
   std::span<const QueuedGroup> queue_;
@@ -356,10 +373,7 @@ result<PassResult> Scheduler::pass(Cluster& cluster, std::span<const QueuedGroup
 Decision Scheduler::place_one(Cluster& cluster, const GroupRequest& request) {
   if (auto valid = validate(request); !valid) return rejected(request, valid.error());
   const ActiveGroup* active = cluster.group(request.name);
-  if (active != nullptr && active->is_complete() &&
-      active->bundles.size() == request.bundles.size())
-    return rejected(request, make_error(ErrorCode::kAlreadyExists,
-                                        fmt::format("group {} is active", request.name)));
+  if (auto fits = check_continues(request, active); !fits) return rejected(request, fits.error());
   for (const Reservation& reservation : reservations_) {
     if (reservation.group != request.name) cluster.hold(reservation.bundles);
   }
@@ -376,7 +390,8 @@ Decision Scheduler::place_one(Cluster& cluster, const GroupRequest& request) {
     return decision;
   }
   const PlaceOutcome ever = feasible(cluster, request, active, place.steps);
-  decision.wait = WaitReason::kResources;
+  decision.wait =
+      waits_for_group(cluster, request) ? WaitReason::kAffinity : WaitReason::kResources;
   if (ever == PlaceOutcome::kNone) {
     decision.kind = DecisionKind::kInfeasible;
     decision.wait = WaitReason::kNone;

@@ -216,7 +216,8 @@ class BruteForce {
           const Choice choice{node, socket, devices.empty() ? 0 : devices.front()};
           // Equal bundles: in ascending order only.
           const bool like_last = next > 0 && first_like(missing_[next - 1]) == first_like(index);
-          if (like_last && std::pair(node, choice.device) < std::pair(chosen_.back().node, chosen_.back().device))
+          if (like_last && std::pair(node, choice.device) <
+                               std::pair(chosen_.back().node, chosen_.back().device))
             continue;
           try_choice(next, needs, choice, devices);
         }

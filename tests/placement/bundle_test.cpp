@@ -16,7 +16,8 @@ using ::testing::HasSubstr;
 
 GroupRequest good() {
   return {.name = "train",
-          .bundles = std::vector(4, Bundle{.resources = {.gpu = Amount::whole(1), .cpu = Amount::whole(2)}})};
+          .bundles = std::vector(
+              4, Bundle{.resources = {.gpu = Amount::whole(1), .cpu = Amount::whole(2)}})};
 }
 
 std::string error_of(const std::function<void(GroupRequest&)>& spoil) {
@@ -36,18 +37,27 @@ TEST(Request, EachFaultHasItsOwnError) {
       {"20000 bundles, at most 16384", [](auto& r) { r.bundles.resize(20'000, r.bundles[0]); }},
       {"group train: unknown strategy 9", [](auto& r) { r.strategy = static_cast<Strategy>(9); }},
       {"group train: unknown level 7", [](auto& r) { r.level = static_cast<Level>(7); }},
-      {"bundle 2: gpu is negative: -1", [](auto& r) { r.bundles[2].resources.gpu = Amount::whole(-1); }},
-      {"bundle 1: cpu is negative: -0.5", [](auto& r) { r.bundles[1].resources.cpu = Amount{-5'000}; }},
-      {"bundle 1: memory is negative: -1 bytes", [](auto& r) { r.bundles[1].resources.memory = Bytes{-1}; }},
+      {"bundle 2: gpu is negative: -1",
+       [](auto& r) { r.bundles[2].resources.gpu = Amount::whole(-1); }},
+      {"bundle 1: cpu is negative: -0.5",
+       [](auto& r) { r.bundles[1].resources.cpu = Amount{-5'000}; }},
+      {"bundle 1: memory is negative: -1 bytes",
+       [](auto& r) { r.bundles[1].resources.memory = Bytes{-1}; }},
       {"bundle 3: gpu 1.5: above one device only whole numbers",
        [](auto& r) { r.bundles[3].resources.gpu = Amount{15'000}; }},
       {"bundle 0: asks for nothing", [](auto& r) { r.bundles[0] = {}; }},
       {"label zone: unknown selector operator 77",
-       [](auto& r) { r.bundles[0].selectors = {{"zone", static_cast<SelectorOp>(77), {"a"}}}; }},
+       [](auto& r) {
+         r.bundles[0].selectors = {{"zone", static_cast<SelectorOp>(77), {"a"}}};
+       }},
       {"label zone: operator = with 2 values",
-       [](auto& r) { r.bundles[0].selectors = {{"zone", SelectorOp::kEqual, {"a", "b"}}}; }},
+       [](auto& r) {
+         r.bundles[0].selectors = {{"zone", SelectorOp::kEqual, {"a", "b"}}};
+       }},
       {"label zone: operator in with 0 values",
-       [](auto& r) { r.bundles[0].selectors = {{"zone", SelectorOp::kIn, {}}}; }},
+       [](auto& r) {
+         r.bundles[0].selectors = {{"zone", SelectorOp::kIn, {}}};
+       }},
       {"per_domain_max is negative: -1", [](auto& r) { r.per_domain_max = -1; }},
       {"per_domain_exact is negative: -2", [](auto& r) { r.per_domain_exact = -2; }},
       {"4 bundles do not divide into 3 per domain", [](auto& r) { r.per_domain_exact = 3; }},
@@ -62,7 +72,8 @@ TEST(Request, EachFaultHasItsOwnError) {
          r.per_domain_max = 2;
        }},
       {"affinity to itself", [](auto& r) { r.affinities = {{.group = "train"}}; }},
-      {"affinity to x at level device", [](auto& r) { r.affinities = {{.group = "x", .level = Level::kDevice}}; }},
+      {"affinity to x at level device",
+       [](auto& r) { r.affinities = {{.group = "x", .level = Level::kDevice}}; }},
       {"level device, but the bundle has gpu 2",
        [](auto& r) {
          r.level = Level::kDevice;
@@ -74,7 +85,8 @@ TEST(Request, EachFaultHasItsOwnError) {
          r.bundles[0].resources.gpu = {};
        }},
       {"priority 2000000", [](auto& r) { r.priority = 2'000'000; }},
-      {"reserve per gpu: cpu is negative: -1", [](auto& r) { r.reserve_per_gpu.cpu = Amount::whole(-1); }},
+      {"reserve per gpu: cpu is negative: -1",
+       [](auto& r) { r.reserve_per_gpu.cpu = Amount::whole(-1); }},
       {"memory with the reserve of its gpus",
        [](auto& r) {
          r.bundles[0].resources.gpu = Amount::whole(1000);
@@ -103,13 +115,14 @@ TEST(Request, ReserveFollowsTheGpus) {
 }
 
 TEST(Request, IsReadFromJson) {
-  const auto request = parse_group_request(R"({"name": "train", "strategy": "STRICT_SPREAD", "level": "domain",
+  const auto request =
+      parse_group_request(R"({"name": "train", "strategy": "STRICT_SPREAD", "level": "domain",
     "per_domain_max": 4, "priority": -2, "movable": false,
     "reserve_per_gpu": {"cpu": 2, "memory": 100},
     "bundles": [{"gpu": 1, "cpu": 8, "count": 2, "selectors": [{"label": "zone", "value": "a"}]},
                 {"gpu": 0.25, "memory": 7, "named": {"license": 1}}],
     "affinities": [{"group": "data", "apart": true, "level": "rack", "strict": false}]})",
-                                           "r.json");
+                          "r.json");
   ASSERT_TRUE(request) << request.error().message;
   ASSERT_EQ(request->bundles.size(), 3U);
   EXPECT_EQ(request->bundles[1].selectors[0].values[0], "a");
@@ -129,12 +142,15 @@ TEST(Request, FaultyJsonNamesItsPlace) {
   };
   EXPECT_THAT(error(R"({"name": "a", "strategy": "PAKC", "bundles": [{"cpu": 1}]})"),
               HasSubstr("unknown strategy 'PAKC': want PACK, SPREAD"));
-  EXPECT_THAT(error(R"({"name": "a", "level": "row", "bundles": [{"cpu": 1}]})"), HasSubstr("unknown level 'row'"));
+  EXPECT_THAT(error(R"({"name": "a", "level": "row", "bundles": [{"cpu": 1}]})"),
+              HasSubstr("unknown level 'row'"));
   EXPECT_THAT(error(R"({"name": "a", "bundles": [{"cpu": -1}]})"),
               HasSubstr("r.json.bundles[0].cpu: cpu is negative: -1"));
-  EXPECT_THAT(error(R"({"name": "a", "bundles": [{"gpus": 1}]})"), HasSubstr("r.json.bundles[0]: unknown key 'gpus'"));
-  EXPECT_THAT(error(R"({"name": "a", "bundles": [{"cpu": 1, "selectors": [{"label": "z", "op": "~"}]}]})"),
-              HasSubstr("r.json.bundles[0].selectors[0].op: unknown selector operator '~'"));
+  EXPECT_THAT(error(R"({"name": "a", "bundles": [{"gpus": 1}]})"),
+              HasSubstr("r.json.bundles[0]: unknown key 'gpus'"));
+  EXPECT_THAT(
+      error(R"({"name": "a", "bundles": [{"cpu": 1, "selectors": [{"label": "z", "op": "~"}]}]})"),
+      HasSubstr("r.json.bundles[0].selectors[0].op: unknown selector operator '~'"));
   EXPECT_THAT(error(R"({"name": "a"})"), HasSubstr("no bundles"));
 }
 

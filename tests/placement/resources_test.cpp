@@ -50,15 +50,16 @@ TEST(Selectors, MatchAsTheirOperatorSays) {
   EXPECT_FALSE(holds("zone", SelectorOp::kEqual, {"b"}));
   EXPECT_TRUE(holds("zone", SelectorOp::kIn, {"b", "a"}));
   EXPECT_FALSE(holds("zone", SelectorOp::kNotIn, {"b", "a"}));
-  EXPECT_TRUE(holds("rack", SelectorOp::kNotEqual, {"a"})) << "a missing label differs from every value";
+  EXPECT_TRUE(holds("rack", SelectorOp::kNotEqual, {"a"}))
+      << "a missing label differs from every value";
   EXPECT_FALSE(holds("rack", SelectorOp::kEqual, {""}));
   EXPECT_TRUE(holds("zone", SelectorOp::kExists, {}));
   EXPECT_TRUE(holds("rack", SelectorOp::kAbsent, {}));
 }
 
 TEST(Selectors, UnknownOperatorsAreNamed) {
-  for (const SelectorOp op : {SelectorOp::kEqual, SelectorOp::kNotEqual, SelectorOp::kIn, SelectorOp::kNotIn,
-                              SelectorOp::kExists, SelectorOp::kAbsent})
+  for (const SelectorOp op : {SelectorOp::kEqual, SelectorOp::kNotEqual, SelectorOp::kIn,
+                              SelectorOp::kNotIn, SelectorOp::kExists, SelectorOp::kAbsent})
     EXPECT_EQ(parse_selector_op(selector_op_name(op)).value(), op);
   const auto unknown = parse_selector_op("~=");
   ASSERT_FALSE(unknown);

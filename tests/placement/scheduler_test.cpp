@@ -371,6 +371,27 @@ TEST(Scheduler, GroupsGrowAndShrinkWhileTheyRun) {
   }
 }
 
+TEST(Scheduler, AnActiveGroupIsOnlyCompletedByWhatItWas) {
+  Cluster cluster = cluster_of(2, 4);
+  Scheduler scheduler;
+  ASSERT_EQ(scheduler.place_one(cluster, gpus("g", 2)).kind, DecisionKind::kPlaced);
+  GroupRequest other = gpus("g", 3);
+  other.bundles[0].resources.gpu = Amount::whole(2);
+  for (const bool by_pass : {true, false}) {
+    const auto decide_one = [&](const GroupRequest& request) {
+      if (!by_pass) return scheduler.place_one(cluster, request);
+      return decide(scheduler, cluster, queue_of({request}))["g"];
+    };
+    EXPECT_THAT(decide_one(other).error->message, HasSubstr("bundle 0 differs in the request"));
+    GroupRequest spread = gpus("g", 3);
+    spread.strategy = Strategy::kSpread;
+    EXPECT_THAT(decide_one(spread).error->message,
+                HasSubstr("is active as PACK at level node, queued as SPREAD"));
+    EXPECT_EQ(decide_one(gpus("g", 2)).error->code, ErrorCode::kAlreadyExists);
+  }
+  EXPECT_EQ(cluster.group("g")->request, gpus("g", 2));
+}
+
 TEST(Scheduler, ShrinkRefusesWhatIsNotThereAndTheLastBundle) {
   Cluster cluster = cluster_of(1, 4);
   ASSERT_EQ(Scheduler().place_one(cluster, gpus("g", 2)).kind, DecisionKind::kPlaced);

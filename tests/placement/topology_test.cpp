@@ -22,9 +22,11 @@ std::string error_of(const std::string& json) {
 }
 
 TEST(Topology, OrdersNamesByTheirNumbers) {
-  std::vector<std::string> names{"node66", "node7", "node007", "node", "10.0.0.66", "10.0.0.7", "b2a10", "b2a9"};
+  std::vector<std::string> names{"node66",    "node7",    "node007", "node",
+                                 "10.0.0.66", "10.0.0.7", "b2a10",   "b2a9"};
   std::sort(names.begin(), names.end(), NaturalLess());
-  EXPECT_THAT(names, ElementsAre("10.0.0.7", "10.0.0.66", "b2a9", "b2a10", "node", "node007", "node7", "node66"));
+  EXPECT_THAT(names, ElementsAre("10.0.0.7", "10.0.0.66", "b2a9", "b2a10", "node", "node007",
+                                 "node7", "node66"));
   EXPECT_EQ(natural_order("a1", "a1"), std::strong_ordering::equal);
   EXPECT_NE(natural_order("a1", "a01"), std::strong_ordering::equal);
 }
@@ -63,15 +65,23 @@ TEST(Topology, FaultsNameTheirPlace) {
   EXPECT_THAT(error_of("{"), HasSubstr("t.json: not JSON"));
   EXPECT_THAT(error_of("[]"), HasSubstr("t.json: want an object, found array"));
   EXPECT_THAT(error_of(R"({"nodes": []})"), HasSubstr("no nodes"));
-  EXPECT_THAT(error_of(R"({"nodes": [{"name": "a", "coers": 1}]})"), HasSubstr("t.json.nodes[0]: unknown key 'coers'"));
-  EXPECT_THAT(error_of(R"({"nodes": [{"name": 3}]})"), HasSubstr("t.json.nodes[0].name: want a text, found number"));
-  EXPECT_THAT(error_of(R"({"nodes": [{"name": "a", "count": 2}]})"), HasSubstr("has count 2 but no {}"));
-  EXPECT_THAT(error_of(R"({"nodes": [{"name": "a", "devices": -1}]})"), HasSubstr("devices: want a whole number"));
-  EXPECT_THAT(error_of(R"({"nodes": [{"name": "a", "devices": [{"socket": 1}]}]})"), HasSubstr("device 0: socket 1 of 1"));
-  EXPECT_THAT(error_of(R"({"nodes": [{"name": "a", "memory": 1e99}]})"), HasSubstr("memory: want a whole number"));
-  EXPECT_THAT(error_of(R"({"nodes": [{"name": "a", "named": {"x": -1}}]})"), HasSubstr("x is negative"));
+  EXPECT_THAT(error_of(R"({"nodes": [{"name": "a", "coers": 1}]})"),
+              HasSubstr("t.json.nodes[0]: unknown key 'coers'"));
+  EXPECT_THAT(error_of(R"({"nodes": [{"name": 3}]})"),
+              HasSubstr("t.json.nodes[0].name: want a text, found number"));
+  EXPECT_THAT(error_of(R"({"nodes": [{"name": "a", "count": 2}]})"),
+              HasSubstr("has count 2 but no {}"));
+  EXPECT_THAT(error_of(R"({"nodes": [{"name": "a", "devices": -1}]})"),
+              HasSubstr("devices: want a whole number"));
+  EXPECT_THAT(error_of(R"({"nodes": [{"name": "a", "devices": [{"socket": 1}]}]})"),
+              HasSubstr("device 0: socket 1 of 1"));
+  EXPECT_THAT(error_of(R"({"nodes": [{"name": "a", "memory": 1e99}]})"),
+              HasSubstr("memory: want a whole number"));
+  EXPECT_THAT(error_of(R"({"nodes": [{"name": "a", "named": {"x": -1}}]})"),
+              HasSubstr("x is negative"));
   EXPECT_THAT(error_of(R"({"nodes": [{"name": ""}]})"), HasSubstr("the name is empty"));
-  EXPECT_THAT(error_of(R"({"nodes": [{"name": "n{}", "count": 65537}]})"), HasSubstr("count: want a whole number"));
+  EXPECT_THAT(error_of(R"({"nodes": [{"name": "n{}", "count": 65537}]})"),
+              HasSubstr("count: want a whole number"));
 }
 
 }  // namespace
