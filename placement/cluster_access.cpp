@@ -1,25 +1,17 @@
 #include "placement/cluster_access.hpp"
 
 #include "runtime/base/file.hpp"
+#include "runtime/base/network.hpp"
 #include "runtime/link/certificate_hosts.hpp"
 #include "runtime/link/dialler.hpp"
 #include "runtime/link/token_file.hpp"
 
-#include <arpa/inet.h>
 #include <fmt/ranges.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
 #include <charconv>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
-#include <memory>
 #include <utility>
 
 namespace troupe::placement {
@@ -72,10 +64,6 @@ result<std::vector<std::string>> certificates_in(const std::string& folder) {
   std::sort(names.begin(), names.end());
   return names;
 }
-
-struct FreeAddresses {
-  void operator()(addrinfo* list) const noexcept { ::freeaddrinfo(list); }
-};
 
 }  // namespace
 
@@ -191,29 +179,7 @@ result<runtime::ListenAddress> parse_listen(const std::string& text,
 
 result<std::string> local_address_towards(const std::string& address) {
   TROUPE_TRY(const auto target, runtime::parse_host_port(address));
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_DGRAM;
-  addrinfo* found = nullptr;
-  const std::string port = std::to_string(target.port);
-  const int code = ::getaddrinfo(target.host.c_str(), port.c_str(), &hints, &found);
-  if (code != 0)
-    return fail(ErrorCode::kIo, "{}: unknown host: {}", target.host, ::gai_strerror(code));
-  const std::unique_ptr<addrinfo, FreeAddresses> list(found);
-  int reason = 0;
-  for (const addrinfo* one = list.get(); one != nullptr; one = one->ai_next) {
-    // Connecting a datagram socket sends nothing; it only asks the routing table.
-    const Descriptor socket(::socket(one->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-    sockaddr_storage own{};
-    socklen_t size = sizeof(own);
-    auto* const name = reinterpret_cast<sockaddr*>(&own);
-    std::array<char, NI_MAXHOST> text{};
-    if (socket.is_open() && ::connect(socket.value(), one->ai_addr, one->ai_addrlen) == 0 &&
-        ::getsockname(socket.value(), name, &size) == 0 &&
-        ::getnameinfo(name, size, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) == 0)
-      return std::string(text.data());
-    reason = errno;
-  }
-  return fail(ErrorCode::kIo, "{}: no route from this host: {}", address, std::strerror(reason));
+  return troupe::local_address_towards(target.host, target.port);
 }
 
 }  // namespace troupe::placement

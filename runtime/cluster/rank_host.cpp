@@ -1,19 +1,15 @@
 #include "runtime/cluster/rank_host.hpp"
 
 #include "runtime/base/log.hpp"
+#include "runtime/base/network.hpp"
 #include "runtime/cluster/node_protocol.hpp"
 #include "runtime/group/actor_system.hpp"
 #include "runtime/group/rank_server.hpp"
+#include "runtime/link/dialler.hpp"
 #include "runtime/link/link_hub.hpp"
 #include "runtime/link/service_table.hpp"
 #include "runtime/link/token_file.hpp"
 
-#include <arpa/inet.h>
-#include <netdb.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
-#include <array>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -32,33 +28,6 @@ constexpr Duration kProgressEvery = std::chrono::milliseconds(500);
 std::string environment(std::string_view name) {
   const char* const value = std::getenv(std::string(name).c_str());
   return value == nullptr ? "" : value;
-}
-
-/// The address of this host from which `address` (host:port) is reached.
-result<std::string> own_address_towards(const std::string& address) {
-  const std::size_t colon = address.rfind(':');
-  if (colon == std::string::npos)
-    return fail(ErrorCode::kConfig, "address '{}': wanted host:port", address);
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_DGRAM;
-  addrinfo* found = nullptr;
-  const int code = getaddrinfo(address.substr(0, colon).c_str(), address.substr(colon + 1).c_str(),
-                               &hints, &found);
-  if (code != 0) return fail(ErrorCode::kIo, "{}: {}", address, gai_strerror(code));
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owned(found, freeaddrinfo);
-  const int probe = socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  if (probe < 0) return fail(ErrorCode::kIo, "{}: no socket", address);
-  sockaddr_storage own{};
-  socklen_t size = sizeof own;
-  // Connecting a datagram socket sends nothing; it only chooses the route.
-  const bool chosen = connect(probe, found->ai_addr, found->ai_addrlen) == 0 &&
-                      getsockname(probe, reinterpret_cast<sockaddr*>(&own), &size) == 0;
-  close(probe);
-  std::array<char, NI_MAXHOST> text{};
-  if (!chosen || getnameinfo(reinterpret_cast<sockaddr*>(&own), size, text.data(), text.size(),
-                             nullptr, 0, NI_NUMERICHOST) != 0)
-    return fail(ErrorCode::kIo, "{}: no route", address);
-  return std::string(text.data());
 }
 
 /// What the agent may ask of the rank, known only after the channel is up.
@@ -186,7 +155,8 @@ result<void> RankProcess::open(const RankPrograms& programs, const std::string& 
   serving.record = record;
   serving.programs = &programs;
   serving.device_lanes = agent_parts.lanes;
-  TROUPE_TRY(serving.host, own_address_towards(record.controller));
+  TROUPE_TRY(const auto dialled, parse_host_port(record.controller));
+  TROUPE_TRY(serving.host, local_address_towards(dialled.host, dialled.port));
   server = std::make_unique<RankServer>(std::move(serving));
   const Deadline deadline = Deadline::in(kDialWithin);
   TROUPE_TRY(controller,

@@ -40,7 +40,8 @@ result<void> probe_directly(const TransportAddress& owner);
 /// Lets others read our memory where Yama would forbid it.
 void permit_direct_reads();
 
-/// The kernel's boot id; empty when it does not say.
+/// The kernel's boot id and the namespaces of this process: the same for those that can share
+/// memory. Empty when the kernel does not say.
 std::string host_identity();
 
 }  // namespace troupe::runtime

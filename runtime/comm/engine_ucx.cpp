@@ -262,7 +262,12 @@ result<void> UcxEngine::connect(Peer& peer) {
   ucp_ep_params_t params{};
   params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                       UCP_EP_PARAM_FIELD_ERR_HANDLER;
-  params.address = reinterpret_cast<const ucp_address_t*>(peer.address.lanes.data());
+  const bool same_host = !self_.host.empty() && self_.host == peer.address.host;
+  const auto& lanes = same_host ? peer.address.lanes : peer.address.network_lanes;
+  if (lanes.empty())
+    return fail(ErrorCode::kUnsupported, "{}: is on another host and has no network lanes",
+                peer.address.name);
+  params.address = reinterpret_cast<const ucp_address_t*>(lanes.data());
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler.cb = &UcxEngine::on_endpoint_error;
   params.err_handler.arg = tag.get();

@@ -56,7 +56,7 @@ class UcxEngine {
   /// When `step` wants to be called next although nothing came in.
   TimePoint next_due(TimePoint now) const;
   /// Something is on its way, so that a short spin is worth it.
-  bool busy() const { return requests_out_ > 0; }
+  bool busy() const { return chunks_out_ > 0; }
   /// Ends every pull with kAborted and says goodbye to the peers.
   void close(TimePoint until);
 
@@ -81,7 +81,7 @@ class UcxEngine {
     Direct direct = Direct::kUnknown;
     bool watched = false;  ///< its process can be probed for being alive
     std::optional<Error> lost;
-    std::int32_t requests_out = 0;
+    std::int32_t chunks_out = 0;  ///< asked for and not answered
     std::int32_t answers_open = 0;
     std::deque<std::uint64_t> pulls;  ///< in order of arrival
   };
@@ -96,7 +96,8 @@ class UcxEngine {
     std::vector<ChunkState> states;
     std::size_t next = 0;  ///< first chunk that was not asked for
     std::size_t done = 0;
-    std::int32_t requests_out = 0;
+    std::int32_t chunks_out = 0;
+    std::int64_t bytes_out = 0;  ///< asked for and not here
     bool by_places = false;
     bool lanes_only = false;  ///< places were tried and do not serve
   };
@@ -200,7 +201,8 @@ class UcxEngine {
   void plan(Pull& pull, const Peer& peer);
   /// Asks for more chunks as far as the windows allow.
   void pump(Peer& peer);
-  void ask(Peer& peer, std::uint64_t number, Pull& pull);
+  /// One request for as many chunks as there is room for; false when there is none.
+  bool ask(Peer& peer, std::uint64_t number, Pull& pull);
   bool accept_data(const MessageHeader& header, void* data, std::size_t bytes, bool rendezvous,
                    ucs_status_t& verdict);
   void land(const MessageHeader& header, Pull& pull, void* descriptor, ucs_status_t& verdict);
@@ -219,7 +221,8 @@ class UcxEngine {
 
   // owner_ucx.cpp: answers.
   void accept_request(Arrival arrival);
-  result<Pieces> gather(const Request& request) const;
+  void answer_chunk(Peer& peer, const MessageHeader& header, std::span<const RequestPart> parts);
+  result<Pieces> gather(std::span<const RequestPart> parts) const;
   void answer(Peer& peer, const MessageHeader& request, Pieces pieces);
   void answer_data(Peer& peer, const MessageHeader& request, Pieces pieces);
   void answer_places(Peer& peer, const MessageHeader& request, Pieces pieces);
@@ -252,12 +255,12 @@ class UcxEngine {
   std::deque<Waiting> waiting_;
   std::int64_t packed_bytes_ = 0;
   std::unordered_map<std::uint64_t, std::unique_ptr<Send>> sends_;
-  std::int32_t requests_out_ = 0;
+  std::int32_t chunks_out_ = 0;
   TimePoint next_sweep_{};
 };
 
 /// Bounds of the window between a reader and one owner.
-inline constexpr std::int32_t kRequestsOutMax = 32;  ///< of one reader
-inline constexpr std::int32_t kAnswersOpenMax = 64;  ///< of one owner for one reader
+inline constexpr std::int32_t kChunksOutMax = 128;    ///< asked for by one reader
+inline constexpr std::int32_t kAnswersOpenMax = 256;  ///< of one owner for one reader
 
 }  // namespace troupe::runtime

@@ -77,22 +77,36 @@ void UcxEngine::accept_request(Arrival arrival) {
   if (peer->endpoint == nullptr) {  // ours broke, theirs did not
     if (const result<void> connected = connect(*peer); !connected) return refuse(connected.error());
   }
-  if (peer->answers_open >= kAnswersOpenMax)
-    return answer_error(*peer, header,
-                        Error{.code = ErrorCode::kResourceExhausted,
-                              .message = fmt::format("{}: {} answers to {} are open", options_.name,
-                                                     peer->answers_open, peer->address.name),
-                              .origin = {},
-                              .causes = {}});
-  result<Pieces> pieces = gather(*request);
-  if (!pieces) return answer_error(*peer, header, pieces.error());
-  answer(*peer, header, *std::move(pieces));
+  const std::span<const RequestPart> parts(request->parts);
+  for (std::size_t first = 0; first < parts.size();) {
+    std::size_t end = first + 1;
+    while (end < parts.size() && parts[end].chunk == parts[first].chunk) ++end;
+    MessageHeader one = header;
+    one.chunk = static_cast<std::uint32_t>(parts[first].chunk);
+    if (peer->endpoint == nullptr) return;  // it failed meanwhile
+    answer_chunk(*peer, one, parts.subspan(first, end - first));
+    first = end;
+  }
 }
 
-result<UcxEngine::Pieces> UcxEngine::gather(const Request& request) const {
+void UcxEngine::answer_chunk(Peer& peer, const MessageHeader& header,
+                             std::span<const RequestPart> parts) {
+  if (peer.answers_open >= kAnswersOpenMax)
+    return answer_error(peer, header,
+                        Error{.code = ErrorCode::kResourceExhausted,
+                              .message = fmt::format("{}: {} answers to {} are open", options_.name,
+                                                     peer.answers_open, peer.address.name),
+                              .origin = {},
+                              .causes = {}});
+  result<Pieces> pieces = gather(parts);
+  if (!pieces) return answer_error(peer, header, pieces.error());
+  answer(peer, header, *std::move(pieces));
+}
+
+result<UcxEngine::Pieces> UcxEngine::gather(std::span<const RequestPart> parts) const {
   if (!options_.source) return fail(ErrorCode::kNotFound, "{}: serves no columns", options_.name);
   Pieces pieces;
-  for (const RequestPart& part : request.parts) {
+  for (const RequestPart& part : parts) {
     TROUPE_TRY(Pinned pinned, options_.source(ColumnId{part.column}, part.first, part.rows));
     std::int64_t bytes = 0;
     for (const auto& span : pinned.spans) bytes += static_cast<std::int64_t>(span.size());

@@ -18,7 +18,8 @@ class Planner {
     do {
       if (!fits(part.into.data() + skip, bytes - skip)) close();
       const std::int64_t take = std::min(bytes - skip, options_.chunk_bytes - open_.bytes);
-      open_.parts.push_back({.column = part.column.value,
+      open_.parts.push_back({.chunk = chunks_.size(),
+                             .column = part.column.value,
                              .first = part.first_row,
                              .rows = part.rows,
                              .bytes = bytes,
@@ -39,14 +40,17 @@ class Planner {
     if (open_.parts.size() == kRequestPartsMax) return false;
     if (bytes == 0) return true;
     if (open_.bytes == options_.chunk_bytes) return false;
-    const bool beside = open_.targets.empty() ||
-                        (open_.targets.size() == 1 &&
-                         open_.targets[0].data() + open_.targets[0].size() == where);
-    return beside || open_.bytes + bytes <= options_.scatter_bytes_max;
+    const bool beside =
+        open_.targets.empty() ||
+        (open_.targets.size() == 1 && open_.targets[0].data() + open_.targets[0].size() == where);
+    return beside || (bytes <= options_.scatter_part_max && open_is_small_ &&
+                      open_.bytes + bytes <= options_.scatter_bytes_max);
   }
   void target(std::span<std::byte> into) {
     if (into.empty()) return;
     open_.bytes += static_cast<std::int64_t>(into.size());
+    open_is_small_ =
+        open_is_small_ && static_cast<std::int64_t>(into.size()) <= options_.scatter_part_max;
     if (!open_.targets.empty()) {
       std::span<std::byte>& last = open_.targets.back();
       if (last.data() + last.size() == into.data()) {
@@ -59,10 +63,12 @@ class Planner {
   void close() {
     if (!open_.parts.empty()) chunks_.push_back(std::move(open_));
     open_ = ChunkPlan();
+    open_is_small_ = true;
   }
 
   PlanOptions options_;
   ChunkPlan open_;
+  bool open_is_small_ = true;  ///< all its parts may share a chunk
   std::vector<ChunkPlan> chunks_;
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// How a pull is cut into chunks, each asked for by one request.
+// How a pull is cut into chunks, each answered by one message; a request asks for several.
 //
 // **Threads:** pure.
 // **Invariants:** the chunks of a plan cover every byte of the pull once, in order; no chunk is
@@ -25,6 +25,7 @@ struct ChunkPlan {
 struct PlanOptions {
   std::int64_t chunk_bytes = 0;
   std::int64_t scatter_bytes_max = 0;  ///< of a chunk with several targets
+  std::int64_t scatter_part_max = 0;   ///< of a part that shares such a chunk
 };
 
 /// `parts` may be empty or hold no bytes; rows without payload still ask, so that the owner can say

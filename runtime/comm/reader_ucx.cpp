@@ -9,7 +9,9 @@
 namespace troupe::runtime {
 namespace {
 
+/// Small parts share a chunk and are copied apart here; others get a chunk each.
 constexpr std::int64_t kScatterBytesMax = std::int64_t{64} << 10;
+constexpr std::int64_t kScatterPartMax = std::int64_t{8} << 10;
 /// A request for places may cover more: nothing is buffered for it.
 constexpr std::int64_t kPlacesBytesMax = std::int64_t{64} << 20;
 /// Of a direct copy between two looks at the other work; about 0.2 ms.
@@ -51,46 +53,63 @@ void UcxEngine::start(std::uint64_t number) {
 void UcxEngine::plan(Pull& pull, const Peer& peer) {
   pull.by_places = peer.direct == Direct::kYes && !pull.lanes_only;
   const std::int64_t most = pull.by_places ? kPlacesBytesMax : options_.chunk_bytes;
-  pull.chunks = plan_chunks(
-      pull.request.parts,
-      {.chunk_bytes = most, .scatter_bytes_max = pull.by_places ? most : kScatterBytesMax});
+  pull.chunks = plan_chunks(pull.request.parts,
+                            {.chunk_bytes = most,
+                             .scatter_bytes_max = pull.by_places ? most : kScatterBytesMax,
+                             .scatter_part_max = pull.by_places ? most : kScatterPartMax});
   pull.states.assign(pull.chunks.size(), ChunkState::kPlanned);
   pull.next = 0;
   pull.done = 0;
 }
 
 void UcxEngine::pump(Peer& peer) {
-  for (std::size_t i = 0; i < peer.pulls.size() && peer.requests_out < kRequestsOutMax; ++i) {
+  for (std::size_t i = 0; i < peer.pulls.size(); ++i) {
     const std::uint64_t number = peer.pulls[i];
     Pull& pull = pulls_.at(number);
-    while (pull.next < pull.chunks.size() && pull.requests_out < options_.chunks_in_flight &&
-           peer.requests_out < kRequestsOutMax)
-      ask(peer, number, pull);
+    while (ask(peer, number, pull)) {
+    }
   }
 }
 
-void UcxEngine::ask(Peer& peer, std::uint64_t number, Pull& pull) {
-  const std::size_t chunk = pull.next++;
-  pull.states[chunk] = ChunkState::kAsked;
-  ++pull.requests_out;
-  ++peer.requests_out;
-  ++requests_out_;
-  counters_.requests.fetch_add(1);
-  Request request;
+bool UcxEngine::ask(Peer& peer, std::uint64_t number, Pull& pull) {
+  const std::size_t left = pull.chunks.size() - pull.next;
+  const std::int64_t window = options_.chunks_in_flight * options_.chunk_bytes;
+  const auto room = static_cast<std::size_t>(kChunksOutMax - peer.chunks_out);
+  // Waits for half a window rather than asking for one chunk as each comes in.
+  const bool worth = left > 0 && room > 0 &&
+                     room >= std::min<std::size_t>(left, kChunksOutMax / 2) &&
+                     (pull.bytes_out <= window / 2 || pull.by_places);
+  if (!worth) return false;
   MessageHeader header{.type = MessageType::kRequest};
+  Request request;
   // Until it has answered once, every request can be the first that it sees.
   if (!peer.knows_us) {
     request.reader = self_bytes_;
     header.flags |= kFlagIntroduced;
   }
   if (pull.by_places) header.flags |= kFlagPlaces;
-  request.parts = pull.chunks[chunk].parts;
+  std::int64_t bytes = 0;
+  for (std::size_t asked = 0; asked < room && pull.next < pull.chunks.size(); ++asked) {
+    const ChunkPlan& chunk = pull.chunks[pull.next];
+    const bool fits = request.parts.size() + chunk.parts.size() <= kRequestPartsMax &&
+                      bytes + chunk.bytes <= kChunkBytesMax &&
+                      (pull.by_places || pull.bytes_out + chunk.bytes <= window);
+    if (asked > 0 && !fits) break;
+    request.parts.insert(request.parts.end(), chunk.parts.begin(), chunk.parts.end());
+    pull.states[pull.next++] = ChunkState::kAsked;
+    bytes += chunk.bytes;
+    pull.bytes_out += chunk.bytes;
+    ++pull.chunks_out;
+    ++peer.chunks_out;
+    ++chunks_out_;
+  }
+  counters_.requests.fetch_add(1);
   header.connection = peer.connection;
   header.pull = number;
-  header.chunk = static_cast<std::uint32_t>(chunk);
-  const Duration left = std::max(Duration(0), pull.deadline - clock_now());
-  header.remaining_ns = static_cast<std::uint64_t>(left.count());
+  const Duration time_left = std::max(Duration(0), pull.deadline - clock_now());
+  header.remaining_ns = static_cast<std::uint64_t>(time_left.count());
   send(peer, header, encode_request(request));
+  return true;
 }
 
 UcxEngine::Pull* UcxEngine::asked(const MessageHeader& header) {
@@ -104,9 +123,9 @@ UcxEngine::Pull* UcxEngine::asked(const MessageHeader& header) {
 }
 
 void UcxEngine::answered(Peer& peer, Pull& pull) {
-  --pull.requests_out;
-  --peer.requests_out;
-  --requests_out_;
+  --pull.chunks_out;
+  --peer.chunks_out;
+  --chunks_out_;
   peer.knows_us = true;
 }
 
@@ -274,9 +293,10 @@ void UcxEngine::restart_by_lanes(std::uint64_t number) {
   Pull pull = std::move(place->second);
   pulls_.erase(place);
   Peer& peer = *peers_.at(pull.epoch);
-  peer.requests_out -= pull.requests_out;
-  requests_out_ -= pull.requests_out;
-  pull.requests_out = 0;
+  peer.chunks_out -= pull.chunks_out;
+  chunks_out_ -= pull.chunks_out;
+  pull.chunks_out = 0;
+  pull.bytes_out = 0;
   deadlines_.erase({pull.deadline, number});
   const std::uint64_t fresh = ++last_number_;
   deadlines_.emplace(pull.deadline, fresh);
@@ -291,6 +311,7 @@ void UcxEngine::chunk_done(std::uint64_t number, std::uint32_t chunk) {
   Pull& pull = pulls_.at(number);
   pull.states[chunk] = ChunkState::kDone;
   ++pull.done;
+  pull.bytes_out -= pull.chunks[chunk].bytes;
   counters_.bytes_pulled.fetch_add(pull.chunks[chunk].bytes);
   Peer& peer = *peers_.at(pull.epoch);
   if (pull.done == pull.chunks.size()) end_pull(number, {});
@@ -305,8 +326,8 @@ void UcxEngine::end_pull(std::uint64_t number, result<void> outcome) {
   deadlines_.erase({pull.deadline, number});
   if (Peer* peer = known_peer(pull.epoch)) {
     std::erase(peer->pulls, number);
-    peer->requests_out -= pull.requests_out;
-    requests_out_ -= pull.requests_out;
+    peer->chunks_out -= pull.chunks_out;
+    chunks_out_ -= pull.chunks_out;
     if (!peer->pulls.empty()) thirsty_.insert(pull.epoch);
   }
   counters_.pulls_open.fetch_sub(1);

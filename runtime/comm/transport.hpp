@@ -75,9 +75,10 @@ struct TransportOptions {
   PullSource source;  ///< may be empty: this process serves nothing
   TransportLanes lanes = TransportLanes::kAuto;
   std::string interfaces;  ///< network interfaces, e.g. `eth0,lo`; empty: all
-  /// Let readers on this host copy straight from the owner's memory (process_vm_readv) when a probe
-  /// shows that the kernel permits it.
-  bool direct_copy = true;
+  /// Copy straight from the memory of owners on this host (process_vm_readv) when a probe shows
+  /// that the kernel permits it: half the processor time of the shared memory lane, but on one core
+  /// only, so that it is for hosts whose cores are all busy.
+  bool direct_copy = false;
   std::int64_t chunk_bytes = std::int64_t{4} << 20;  ///< most bytes of one answer
   std::int32_t chunks_in_flight = 8;                 ///< asked for and not yet here, per pull
   /// Most bytes that this owner copies together at a time for readers of scattered rows; further

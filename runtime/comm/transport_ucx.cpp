@@ -69,8 +69,8 @@ result<void> check(const TransportOptions& options) {
   };
   if (options.chunk_bytes < 4096 || options.chunk_bytes > kChunkBytesMax)
     return wrong("chunk_bytes", options.chunk_bytes, "4 KiB..1 GiB");
-  if (options.chunks_in_flight < 1 || options.chunks_in_flight > kRequestsOutMax)
-    return wrong("chunks_in_flight", options.chunks_in_flight, "1..32");
+  if (options.chunks_in_flight < 1 || options.chunks_in_flight > kChunksOutMax)
+    return wrong("chunks_in_flight", options.chunks_in_flight, "1..128");
   if (options.pack_bytes_max < 0)
     return wrong("pack_bytes_max", options.pack_bytes_max, "0 or more");
   if (options.keepalive < std::chrono::milliseconds(10) ||
@@ -184,6 +184,8 @@ void UcxTransport::run(TransportOptions options,
   auto lanes = (*worker)->address();
   if (!lanes) return opened.set_value(fail(std::move(lanes).error()));
   self.lanes = *std::move(lanes);
+  // None on a host without a network: then only processes of this host reach it.
+  if (auto network = (*worker)->network_address()) self.network_lanes = *std::move(network);
   UcxEngine engine(std::move(options), self, **worker, counters_);
   if (auto listening = engine.listen(); !listening)
     return opened.set_value(fail(std::move(listening).error()));

@@ -15,7 +15,7 @@ constexpr std::uint32_t kAddressMagic = 0x41505254;  // "TRPA"
 constexpr std::uint16_t kVersion = 1;
 constexpr std::size_t kTextMax = 256;
 constexpr std::size_t kLanesMax = std::size_t{32} << 10;
-constexpr std::size_t kAddressMax = kLanesMax + 4 * kTextMax;
+constexpr std::size_t kAddressMax = 2 * kLanesMax + 4 * kTextMax;
 
 /// Appends fixed-width integers and counted byte strings.
 class ByteWriter {
@@ -91,6 +91,7 @@ std::vector<std::byte> encode_address(const TransportAddress& address) {
   out.counted(std::string_view(address.host).substr(0, kTextMax));
   out.counted(std::string_view(address.lane_version).substr(0, kTextMax));
   out.counted(address.lanes);
+  out.counted(address.network_lanes);
   return std::move(out).take();
 }
 
@@ -111,6 +112,8 @@ result<TransportAddress> decode_address(std::span<const std::byte> bytes) {
   address.lane_version = in.text(kTextMax);
   const auto lanes = in.counted(kLanesMax);
   address.lanes.assign(lanes.begin(), lanes.end());
+  const auto network_lanes = in.counted(kLanesMax);
+  address.network_lanes.assign(network_lanes.begin(), network_lanes.end());
   if (!in.whole() || address.epoch == 0)
     return fail(ErrorCode::kCorrupt, "transport address: torn, {} bytes of epoch {:x}",
                 bytes.size(), address.epoch);
@@ -202,6 +205,7 @@ std::vector<std::byte> encode_request(const Request& request) {
   ByteWriter out;
   if (!request.reader.empty()) out.counted(request.reader);
   for (const RequestPart& part : request.parts) {
+    out.put(part.chunk);
     out.put(part.column);
     out.put(part.first);
     out.put(part.rows);
@@ -219,13 +223,14 @@ result<Request> decode_request(const MessageHeader& header, std::span<const std:
     const auto reader = in.counted(kAddressMax);
     request.reader.assign(reader.begin(), reader.end());
   }
-  constexpr std::size_t kPartBytes = 48;
+  constexpr std::size_t kPartBytes = 56;
   if (in.left() % kPartBytes != 0 || in.left() == 0 || in.left() > kRequestPartsMax * kPartBytes)
     return fail(ErrorCode::kCorrupt, "request of {} bytes of parts, wanted 1..{} of {}", in.left(),
                 kRequestPartsMax, kPartBytes);
   std::int64_t total = 0;
   while (in.left() > 0) {
     RequestPart part;
+    part.chunk = in.get<std::uint64_t>();
     part.column = in.get<std::uint64_t>();
     part.first = in.get<std::int64_t>();
     part.rows = in.get<std::int64_t>();
@@ -235,7 +240,7 @@ result<Request> decode_request(const MessageHeader& header, std::span<const std:
     constexpr std::int64_t kMost = std::int64_t{1} << 56;
     const bool fits = part.first >= 0 && part.rows >= 0 && part.bytes >= 0 && part.bytes <= kMost &&
                       part.skip >= 0 && part.take >= 0 && part.skip <= part.bytes &&
-                      part.take <= part.bytes - part.skip;
+                      part.take <= part.bytes - part.skip && part.chunk <= UINT32_MAX;
     if (!fits || part.take > kChunkBytesMax - total)
       return fail(ErrorCode::kCorrupt,
                   "request for bytes {}+{} of {} of rows {}+{}, {} before it, wanted at most {}",

@@ -30,13 +30,14 @@ inline constexpr std::int64_t kChunkBytesMax = std::int64_t{1} << 30;
 /// What `Transport::address` holds.
 struct TransportAddress {
   std::string name;          ///< as `TransportOptions::name`
-  std::string host;          ///< boot id: the same for processes of one kernel
+  std::string host;          ///< the same for processes that can share memory; see host_identity
   std::string lane_version;  ///< of the library beneath; both ends must agree
   std::uint64_t epoch = 0;   ///< random, fresh in each process; not 0
   std::int64_t pid = 0;
   std::uint64_t probe_place = 0;  ///< where `probe` lies in that process
   std::array<std::byte, 16> probe{};
-  std::vector<std::byte> lanes;  ///< the library's own address
+  std::vector<std::byte> lanes;          ///< the library's own address
+  std::vector<std::byte> network_lanes;  ///< the same without shared memory; for other hosts
   bool operator==(const TransportAddress&) const = default;
 };
 std::vector<std::byte> encode_address(const TransportAddress& address);
@@ -59,7 +60,7 @@ struct MessageHeader {
   std::uint64_t pull = 0;      ///< the reader's number of the pull
   std::uint32_t chunk = 0;
   std::uint16_t flags = 0;
-  std::uint16_t connection = 0;  ///< request: the reader's number of its connection, from 1
+  std::uint16_t connection = 0;    ///< request: the reader's number of its connection, from 1
   std::uint64_t bytes = 0;         ///< payload of this message
   std::uint64_t remaining_ns = 0;  ///< request: until its deadline
   bool operator==(const MessageHeader&) const = default;
@@ -79,7 +80,9 @@ result<MessageHeader> open_message(const SessionKey& key, std::uint64_t self,
                                    std::span<const std::byte> payload);
 
 /// Bytes [skip, skip + take) of rows [first, first + rows) of a column, which have `bytes` in all.
+/// Neighbouring parts with one chunk number are answered together.
 struct RequestPart {
+  std::uint64_t chunk = 0;
   std::uint64_t column = 0;
   std::int64_t first = 0;
   std::int64_t rows = 0;

@@ -3,17 +3,13 @@
 #include "runtime/base/log.hpp"
 
 #include <poll.h>
+#include <ucs/debug/debug.h>
 
 #include <algorithm>
 #include <array>
 #include <csignal>
 #include <filesystem>
 #include <mutex>
-
-// Not part of the C++ API, and without `extern "C"` guards of its own in every release.
-extern "C" {
-#include <ucs/debug/debug.h>
-}
 
 namespace troupe::runtime {
 namespace {
@@ -138,6 +134,19 @@ result<std::vector<std::byte>> UcxWorker::address() const {
   const auto* first = reinterpret_cast<const std::byte*>(address);
   std::vector<std::byte> copy(first, first + bytes);
   ucp_worker_release_address(worker_, address);
+  return copy;
+}
+
+result<std::vector<std::byte>> UcxWorker::network_address() const {
+  ucp_worker_attr_t found{};
+  found.field_mask = UCP_WORKER_ATTR_FIELD_ADDRESS | UCP_WORKER_ATTR_FIELD_ADDRESS_FLAGS;
+  found.address_flags = UCP_WORKER_ADDRESS_FLAG_NET_ONLY;
+  const ucs_status_t status = ucp_worker_query(worker_, &found);
+  if (status != UCS_OK)
+    return fail(ErrorCode::kUnsupported, "ucx: no network address: {}", ucx_reason(status));
+  const auto* first = reinterpret_cast<const std::byte*>(found.address);
+  std::vector<std::byte> copy(first, first + found.address_length);
+  ucp_worker_release_address(worker_, found.address);
   return copy;
 }
 

@@ -36,6 +36,8 @@ class UcxWorker {
 
   ucp_worker_h handle() const { return worker_; }
   result<std::vector<std::byte>> address() const;
+  /// The same without lanes of shared memory, which work within one host's namespaces only.
+  result<std::vector<std::byte>> network_address() const;
   /// Lets UCX work, a bounded number of times; true when there may be more to do.
   bool progress();
   /// Sleeps until UCX has an event, `wake` is called, or `until`. May return early.

@@ -25,6 +25,12 @@ using test::to_hex;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
+/// MiB that may stay; ASan keeps freed memory in quarantine.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr double kKept = 400;
+#else
+constexpr double kKept = 16;
+#endif
 constexpr std::int64_t kBig = std::int64_t{24} << 20;
 
 SessionKey job_key() {
@@ -80,7 +86,7 @@ class TransportTest : public ::testing::TestWithParam<std::string> {
   std::unique_ptr<Transport> transport_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Lanes, TransportTest, ::testing::Values("auto", "shm", "tcp"),
+INSTANTIATE_TEST_SUITE_P(Lanes, TransportTest, ::testing::Values("direct", "shm", "tcp"),
                          [](const auto& one) { return one.param; });
 
 TEST_P(TransportTest, BringsExactlyTheRowsAskedFor) {
@@ -263,7 +269,7 @@ TEST_P(TransportTest, RefusesForgedTornReplayedAndOversizedMessages) {
   self.name = "forger";
   self.epoch = 77;
   self.lane_version = decode_address(owner.address)->lane_version;
-  self.lanes = decode_address(transport_->address())->lanes;
+  self.network_lanes = decode_address(transport_->address())->network_lanes;
   MessageHeader header{.type = MessageType::kRequest,
                        .from = self.epoch,
                        .to = decode_address(owner.address)->epoch,
@@ -323,8 +329,8 @@ TEST_P(TransportTest, MemoryStaysBoundedOverManyPulls) {
   const double here = test::resident_mib();
   const double there = resident_of_owner();
   for (int i = 0; i < 1000; ++i) once();
-  EXPECT_LT(test::resident_mib() - here, 16);
-  EXPECT_LT(resident_of_owner() - there, 16);
+  EXPECT_LT(test::resident_mib() - here, kKept);
+  EXPECT_LT(resident_of_owner() - there, kKept);
   EXPECT_TRUE(last.expired()) << "the buffer is let go with the pull";
   expect_nothing_left();
 }

@@ -60,12 +60,12 @@ MessageHeader some_header() {
           .chunk = 2,
           .flags = kFlagPlaces,
           .connection = 1,
-          .bytes = 48,
+          .bytes = 56,
           .remaining_ns = 1'000'000};
 }
 
 TEST(TransportMessage, OpensWhatWasSealed) {
-  const std::vector<std::byte> control(48);
+  const std::vector<std::byte> control(56);
   const MessageBytes head = seal_message(counting_key(), some_header(), control);
   const auto opened = open_message(counting_key(), 0x2222, head, control.size(), control);
   ASSERT_TRUE(opened) << opened.error().message;
@@ -73,7 +73,7 @@ TEST(TransportMessage, OpensWhatWasSealed) {
 }
 
 TEST(TransportMessage, RefusesEveryFlippedBitTornLengthAndOtherSession) {
-  std::vector<std::byte> control(48, std::byte{9});
+  std::vector<std::byte> control(56, std::byte{9});
   MessageBytes head = seal_message(counting_key(), some_header(), control);
   const auto refused = [&](std::span<const std::byte> bytes, std::size_t payload) {
     return !open_message(counting_key(), 0x2222, bytes, payload, control);
@@ -119,6 +119,7 @@ TEST(TransportAddress, ComesBackAndRefusesTornBytes) {
   address.pid = 4;
   address.probe_place = 77;
   address.lanes = {std::byte{1}, std::byte{2}};
+  address.network_lanes = {std::byte{3}};
   const auto bytes = encode_address(address);
   const auto back = decode_address(bytes);
   ASSERT_TRUE(back);
@@ -219,7 +220,8 @@ TEST(PullPlan, CoversEveryByteOnceWithinItsBounds) {
       at += size;
     }
     const PlanOptions options{.chunk_bytes = 1000 + static_cast<std::int64_t>(rng.below(3000)),
-                              .scatter_bytes_max = 800};
+                              .scatter_bytes_max = 800,
+                              .scatter_part_max = 500};
     std::vector<std::pair<std::uint64_t, std::int64_t>> wanted;  // (column, byte) in order
     for (const PullPart& part : parts) {
       for (std::size_t i = 0; i < part.into.size(); ++i)
