@@ -55,6 +55,19 @@ void GroupWorld::create_roles(const WorldOptions& options) {
   if (critic_) critic_role_.emplace(*critic_, options.value_update, options.critic->plan);
 }
 
+std::optional<Error> GroupWorld::dead_cause() const {
+  std::optional<Error> cause;
+  const auto look = [&cause](const auto& group) {
+    if (!cause && group) cause = group->dead_cause();
+  };
+  look(policy_);
+  look(reference_);
+  look(critic_);
+  look(rollout_);
+  look(reward_);
+  return cause;
+}
+
 task<void> GroupWorld::save(runtime::CheckpointWriter& writer) {
   co_await save_role(*policy_, "actor", writer);
   if (critic_) co_await save_role(*critic_, "critic", writer);

@@ -53,6 +53,9 @@ class GroupWorld {
   /// The policy's weights of rank 0, valid until its next update.
   runtime::task<WeightHandle> policy_weights();
 
+  /// Why the world cannot go on, once a rank of any group has died.
+  std::optional<Error> dead_cause() const;
+
   /// Who holds what on device `index`, where that is kept in this process.
   std::optional<runtime::MemoryLedger> ledger(std::size_t index) const {
     return place_->ledger(index);

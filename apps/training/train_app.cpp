@@ -3,6 +3,7 @@
 #include "actors/loops/synchronous.hpp"
 #include "actors/loops/validation.hpp"
 #include "actors/train/train_engine.hpp"
+#include "apps/training/cluster_run.hpp"
 #include "apps/training/run_lock.hpp"
 #include "apps/training/run_state.hpp"
 #include "apps/training/trace_calls.hpp"
@@ -47,10 +48,21 @@ class Trainer {
         calls_(trace_),
         progress_(stderr, runtime::ProgressLine::options_for(stderr), clock_) {}
 
+  /// `earlier`: what a run had reached that a rank's death ended; this one goes on from its newest
+  /// checkpoint.
   result<TrainSummary> run(const TrainingRegistries& registries,
-                           const actors::WorldOptions& options);
+                           const actors::WorldOptions& options, const TrainSummary* earlier);
+
+  /// What was reached, also by a run that failed.
+  const TrainSummary& summary() const { return summary_; }
+  /// True when the run ended because a rank died: another one may go on where it stopped.
+  bool lost_ranks() const { return lost_ranks_; }
 
  private:
+  result<std::unique_ptr<actors::WorldPlace>> make_place(const TrainingRegistries& registries,
+                                                         const actors::WorldOptions& options);
+  result<std::optional<Checkpoint>> checkpoint_of(const TrainSummary* earlier) const;
+  void write_outputs();
   task<void> main(std::optional<Checkpoint> checkpoint);
   task<void> resume(const Checkpoint& checkpoint);
   task<void> one_step();
@@ -60,7 +72,7 @@ class Trainer {
   void report(const StepReport& report);
   bool due(const char* key) const;
   /// Looked at once a step, so that a run never stops without the checkpoint of its last step.
-  bool stop_requested() const { return stop_ != nullptr && stop_->load(); }
+  bool stop_requested() const { return (stop_ != nullptr && stop_->load()) || told_to_stop_; }
   std::filesystem::path file(const char* name) const {
     return std::filesystem::path(folder_) / name;
   }
@@ -77,12 +89,15 @@ class Trainer {
   runtime::ProgressLine progress_;
   runtime::PullMeter meter_;
   std::optional<runtime::CheckpointWriter> saving_;
-  runtime::ActorSystem system_;  // outlives the world
+  std::atomic<bool> told_to_stop_{false};  // by `troupe stop`; outlives the session that sets it
+  runtime::ActorSystem system_;            // outlives the world
+  std::unique_ptr<ClusterRun> cluster_;    // null: ranks are threads; outlives the world
   std::unique_ptr<GroupWorld> world_;
   std::optional<actors::Cast<GroupWorld>> cast_;
   std::optional<runtime::MetricsWriter> writer_;
   RunState state_;
   bool stopping_ = false;
+  bool lost_ranks_ = false;
   TrainSummary summary_;
 };
 
@@ -182,10 +197,11 @@ task<void> Trainer::one_step() {
   Metrics& metrics = report.metrics;
   if (metrics.value("actor/step_skipped").value_or(0) > 0)
     log::warn("step {}: the policy's gradient was not finite, the update was skipped", step);
-  const double devices = config_.get<int>("trainer.n_gpus_per_node");
+  const double devices = run_devices(config_);
   const double rows = static_cast<double>(prompts.batch.rows() * cast_->group_size);
   metrics.add("training/global_step", static_cast<double>(step), Reduction::kLast);
   metrics.add("training/epoch", static_cast<double>(epoch), Reduction::kLast);
+  metrics.add("training/restarts", static_cast<double>(summary_.restarts), Reduction::kLast);
   metrics.add("perf/time_per_step", taken, Reduction::kLast);
   metrics.add("perf/throughput",
               metrics.value("perf/total_num_tokens").value_or(0) / (taken * devices),
@@ -214,7 +230,7 @@ task<void> Trainer::main(std::optional<Checkpoint> checkpoint) {
   writer_.emplace(
       value_or_throw(runtime::MetricsWriter::open(file("metrics.jsonl").string(), resumed)));
   value_or_throw(write_text_file(file("config.yaml").string(), config_.to_yaml()));
-  summary_.first_step = state_.step + 1;
+  if (summary_.restarts == 0) summary_.first_step = state_.step + 1;
   co_await world_->weights().publish_present();
   const bool only = config_.get<bool>("trainer.val_only");
   if (only || (!checkpoint && config_.get<bool>("trainer.val_before_train"))) {
@@ -230,19 +246,67 @@ task<void> Trainer::main(std::optional<Checkpoint> checkpoint) {
   if (!only && !summary_.stopped) co_await export_model();
 }
 
+result<std::optional<Checkpoint>> Trainer::checkpoint_of(const TrainSummary* earlier) const {
+  if (earlier == nullptr) return checkpoint_to_resume(config_, folder_);
+  TROUPE_TRY(auto newest, Checkpoint::latest(folder_));
+  // None yet: from where the run began.
+  return newest ? std::move(newest) : checkpoint_to_resume(config_, folder_);
+}
+
+result<std::unique_ptr<actors::WorldPlace>> Trainer::make_place(
+    const TrainingRegistries& registries, const actors::WorldOptions& options) {
+  if (!wants_cluster(config_)) {
+    return actors::make_local_place(system_, options, inputs_.policy->tokenizer(),
+                                    registries.rewards);
+  }
+  ClusterRunOptions run;
+  run.name = config_.get<std::string>("trainer.experiment_name");
+  run.rank_command = registries.rank_command;
+  run.on_stop = [this](const std::string& reason) {
+    log::warn("told to stop after this step: {}", reason);
+    told_to_stop_ = true;
+  };
+  TROUPE_TRY(cluster_, ClusterRun::open(system_, config_, std::move(run)));
+  log::info("devices of the run:\n{}", cluster_->describe());
+  return cluster_->place(options);
+}
+
+void Trainer::write_outputs() {
+  if (config_.get<bool>("trainer.trace")) {
+    if (cluster_) cluster_->record_turns(trace_);
+    auto written = trace_.write(file("trace.json").string());
+    if (!written) log::warn("{}", written.error().to_string());
+  }
+  if (!writer_) return;
+  auto written = runtime::write_report({.metrics = file("metrics.jsonl").string(),
+                                        .trace = file("trace.json").string(),
+                                        .config = file("config.yaml").string(),
+                                        .output = file("report.html").string(),
+                                        .title = "Troupe run " + folder_});
+  if (!written) log::warn("{}", written.error().to_string());
+}
+
 result<TrainSummary> Trainer::run(const TrainingRegistries& registries,
-                                  const actors::WorldOptions& options) {
+                                  const actors::WorldOptions& options,
+                                  const TrainSummary* earlier) {
   TROUPE_TRY(const RunLock lock, RunLock::take(folder_));
-  TROUPE_TRY(auto checkpoint, checkpoint_to_resume(config_, folder_));
+  TROUPE_TRY(auto checkpoint, checkpoint_of(earlier));
+  if (earlier != nullptr) {
+    summary_ = *earlier;
+    ++summary_.restarts;
+  }
   summary_.run_folder = folder_;
   if (checkpoint) summary_.checkpoint = checkpoint->folder();
 
   actors::WorldOptions traced = options;
   traced.trace = &calls_;
-  TROUPE_TRY(world_, GroupWorld::create(
-                         actors::make_local_place(system_, traced, inputs_.policy->tokenizer(),
-                                                  registries.rewards),
-                         traced));
+  TROUPE_TRY(auto place, make_place(registries, traced));
+  auto world = GroupWorld::create(std::move(place), traced);
+  if (!world) {
+    lost_ranks_ = world.error().root_cause().code == ErrorCode::kRankDead;
+    return fail(std::move(world).error());
+  }
+  world_ = std::move(*world);
   cast_.emplace(actors::Cast<GroupWorld>{
       .world = *world_,
       .rollout = world_->rollout(),
@@ -259,18 +323,8 @@ result<TrainSummary> Trainer::run(const TrainingRegistries& registries,
   runtime::Executor executor(&clock_);
   auto done = executor.run(main(std::move(checkpoint)));
   progress_.finish();
-  if (config_.get<bool>("trainer.trace")) {
-    auto written = trace_.write(file("trace.json").string());
-    if (!written) log::warn("{}", written.error().to_string());
-  }
-  if (writer_) {
-    auto written = runtime::write_report({.metrics = file("metrics.jsonl").string(),
-                                          .trace = file("trace.json").string(),
-                                          .config = file("config.yaml").string(),
-                                          .output = file("report.html").string(),
-                                          .title = "Troupe run " + folder_});
-    if (!written) log::warn("{}", written.error().to_string());
-  }
+  lost_ranks_ = !done && world_->dead_cause().has_value();
+  write_outputs();
   if (!done) return fail(std::move(done).error());
   return summary_;
 }
@@ -283,9 +337,19 @@ result<TrainSummary> train(const Config& config, const TrainingRegistries& regis
   TROUPE_TRY(const TrainInputs inputs, open_inputs(config, registries));
   const std::int64_t steps = total_steps(config, *inputs.train);
   TROUPE_TRY(const auto options, world_options(config, inputs, registries, steps));
-  TROUPE_TRY(auto advantage, advantage_step_options(config, registries.advantages));
-  Trainer trainer(config, inputs, steps, actors::AdvantageStep(std::move(advantage)), stop);
-  return trainer.run(registries, options);
+  TROUPE_TRY(const auto advantage, advantage_step_options(config, registries.advantages));
+  const auto restarts_max = config.get<std::int64_t>("trainer.restarts_max");
+  TrainSummary reached;
+  for (std::int64_t restarts = 0;; ++restarts) {
+    Trainer trainer(config, inputs, steps, actors::AdvantageStep(advantage), stop);
+    auto done = trainer.run(registries, options, restarts == 0 ? nullptr : &reached);
+    const bool again = !done && trainer.lost_ranks() && restarts < restarts_max &&
+                       (stop == nullptr || !stop->load());
+    if (!again) return done;
+    reached = trainer.summary();
+    log::warn("restarting ({} of {}) from the newest checkpoint: {}", restarts + 1, restarts_max,
+              done.error().to_string());
+  }
 }
 
 }  // namespace troupe::apps

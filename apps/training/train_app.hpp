@@ -25,7 +25,8 @@ namespace troupe::apps {
 struct TrainSummary {
   std::int64_t first_step = 0;  ///< first step of this process, 1 unless resumed
   std::int64_t last_step = 0;
-  bool stopped = false;  ///< by the stop flag, before the last step
+  bool stopped = false;       ///< by the stop flag or `troupe stop`, before the last step
+  std::int64_t restarts = 0;  ///< after the death of a rank
   std::map<std::string, double> first_validation;
   std::map<std::string, double> last_validation;
   double train_seconds = 0;  ///< of steps alone
@@ -35,7 +36,9 @@ struct TrainSummary {
 };
 
 /// Trains as `config` says. `stop`, when given, is looked at after every step: the run then saves a
-/// checkpoint and returns. Errors: kConfig, and those of files, data, models and ranks.
+/// checkpoint and returns. After a rank's death it goes on from
+/// the newest checkpoint, up to `trainer.restarts_max` times. Errors: kConfig, and those of files,
+/// data, models and ranks.
 result<TrainSummary> train(const runtime::Config& config, const TrainingRegistries& registries,
                            const std::atomic<bool>* stop = nullptr);
 

@@ -1,6 +1,7 @@
 #include "apps/training/train_inputs.hpp"
 
 #include "actors/rollout/block_pool.hpp"
+#include "apps/training/cluster_run.hpp"
 #include "runtime/base/log.hpp"
 
 #include <fmt/ranges.h>
@@ -153,7 +154,7 @@ result<actors::WorldOptions> world_options(const Config& config, const TrainInpu
                                            const TrainingRegistries& registries,
                                            std::int64_t steps) {
   actors::WorldOptions options;
-  options.devices = config.get<int>("trainer.n_gpus_per_node");
+  options.devices = run_devices(config);
   options.device_memory = device_memory(config);
   options.reward_workers = config.get<int>("reward.num_workers");
   const auto rule = config.get<std::string>("reward.name");

@@ -316,16 +316,18 @@ void declare_cluster(Schema& s) {
   s.text(at + "address", "",
          "host:port of a troupe head, where the run gets its devices; empty with several nnodes: "
          "TROUPE_ADDRESS, or the head on this host");
-  s.text(at + "token_file", "", "the cluster's join token; empty: TROUPE_TOKEN_FILE, or the head's");
+  s.text(at + "token_file", "",
+         "the cluster's join token; empty: TROUPE_TOKEN_FILE, or the head's");
   s.text(at + "tls", "", "folder of certificates (troupe cert make); empty: TROUPE_TLS, or no TLS");
+  s.boolean(at + "trusted_network", false, "listen beyond this host without certificates");
   s.text(at + "listen", "",
-         "host:port where ranks reach the controller; empty: the address that the head sees, any "
-         "port");
+         "address of this host where ranks reach it; empty: the one that leads to the head");
   s.text(at + "strategy", "PACK", "how devices are chosen")
       .one_of({"PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"});
   s.text(at + "level", "node", "what the strategy packs into or spreads over")
       .one_of({"rack", "domain", "node", "socket"});
-  s.integer(at + "max_per_node", 0, "devices of the run on one node; 0: any number")
+  s.integer(at + "max_per_domain", 0,
+            "devices of the run in one domain of the level; 0: any number")
       .within(between(0, 1024));
   s.number(at + "cpus_per_gpu", 1, "CPU cores reserved with each device").within(between(0, 4096));
   s.integer(at + "memory_mb_per_gpu", 0, "host memory reserved with each device, MiB")
@@ -334,6 +336,9 @@ void declare_cluster(Schema& s) {
       .within(between(-1000, 1000));
   s.number(at + "wait_s", 300, "seconds that the run may wait for its devices")
       .within(between(0.001, 1e7));
+  s.number(at + "join_wait_s", 10,
+           "seconds in which nodes may still join before too small a cluster is an error")
+      .within(between(0, 1e7));
 }
 
 void declare_supervised(Schema& s) {

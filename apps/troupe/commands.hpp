@@ -38,6 +38,7 @@ Command add_data(CLI::App& app);
 Command add_model(CLI::App& app);
 Command add_convert(CLI::App& app);
 Command add_report(CLI::App& app);
+Command add_rank(CLI::App& app);
 
 // Clusters; torch-free, in the library apps_cluster.
 Command add_head(CLI::App& app, const std::atomic<bool>& stop);

@@ -8,9 +8,9 @@ int main(int argument_count, char** arguments) {
   const auto plain = [](Command (*add)(CLI::App&)) {
     return [add](CLI::App& app, const std::atomic<bool>&) { return add(app); };
   };
-  std::vector<AddCommand> commands{add_train,           add_sft,          plain(add_eval),
-                                   plain(add_generate), plain(add_data),  plain(add_model),
-                                   plain(add_convert),  plain(add_report)};
+  std::vector<AddCommand> commands{add_train,           add_sft,           plain(add_eval),
+                                   plain(add_generate), plain(add_data),   plain(add_model),
+                                   plain(add_convert),  plain(add_report), plain(add_rank)};
   for (AddCommand& add : cluster_commands()) commands.push_back(std::move(add));
   return run_command_line(argument_count, arguments, commands);
 }

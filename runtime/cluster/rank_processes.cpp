@@ -3,6 +3,7 @@
 #include "runtime/cluster/small_file.hpp"
 
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -19,6 +20,15 @@ std::string field_of(const std::string& status, const std::string& name) {
   const auto begin = status.find_first_not_of(" \t", at + name.size() + 1);
   if (begin == std::string::npos) return {};
   return status.substr(begin, status.find('\n', begin) - begin);
+}
+
+/// A bare name is looked for beside this program first: an agent and its ranks are of one build.
+std::string beside_this_program(const std::string& name) {
+  if (name.find('/') != std::string::npos) return name;
+  std::error_code failure;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", failure);
+  const std::string sibling = (self.parent_path() / name).string();
+  return !failure && ::access(sibling.c_str(), X_OK) == 0 ? sibling : name;
 }
 
 std::string one_line(std::string text) {
@@ -69,6 +79,7 @@ ProcessSpec RankProcesses::spec_of(const RankLaunch& launch, const RankPlace& pl
   ProcessSpec spec;
   spec.name = fmt::format("{} rank {}", launch.group, launch.rank.value);
   spec.command = launch.command;
+  if (!spec.command.empty()) spec.command.front() = beside_this_program(spec.command.front());
   spec.environment = options_.environment;
   // Ranks are many to a host; a library's own threads would fight over its cores.
   spec.environment.emplace("OMP_NUM_THREADS", "1");
