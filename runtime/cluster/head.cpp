@@ -20,6 +20,7 @@ namespace {
 
 constexpr Duration kNodeAnswersWithin = std::chrono::seconds(2);
 constexpr Duration kStopGrace = std::chrono::seconds(5);
+constexpr Duration kEverybodyLeavesWithin = std::chrono::seconds(10);
 
 std::uint64_t wall_clock_epoch() {
   return static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());
@@ -68,7 +69,9 @@ struct HeadServer::State : std::enable_shared_from_this<HeadServer::State> {
   std::map<std::string, Ref<Channel>> channels_of_locked(
       const std::map<std::string, ConnectionId>& connections) const;
   HeadStatus status() const;
-  void stop(const std::string& reason);
+  /// Everybody else may leave first, for so long.
+  void stop(const std::string& reason, Duration patience);
+  bool may_stop_locked() const;
 
   ActorSystem& system;
   HeadOptions options;
@@ -88,6 +91,7 @@ struct HeadServer::State : std::enable_shared_from_this<HeadServer::State> {
   std::optional<CallTimer::Id> timer;
   std::optional<TimePoint> timer_at;
   std::optional<std::string> stop_reason;
+  TimePoint stop_by{};
 };
 
 /// What every channel of the head is served by, under the prefixes of the head itself.
@@ -319,7 +323,7 @@ result<StopAnswer> HeadServer::State::stop_these(std::span<const std::byte> payl
           if (!told) log::warn("node {}: cannot stop: {}", node, told.error().to_string());
         });
   }
-  if (wanted.all) stop(wanted.reason);
+  if (wanted.all) stop(wanted.reason, kEverybodyLeavesWithin);
   return answer;
 }
 
@@ -409,10 +413,18 @@ HeadStatus HeadServer::State::status() const {
   return status;
 }
 
-void HeadServer::State::stop(const std::string& reason) {
+void HeadServer::State::stop(const std::string& reason, Duration patience) {
   const std::scoped_lock lock(mutex);
   if (!stop_reason) stop_reason = reason;
+  stop_by = SteadyClock().now() + patience;
   changed.notify_all();
+}
+
+bool HeadServer::State::may_stop_locked() const {
+  if (!stop_reason) return false;
+  const HeadStatus status = directory.status();
+  const bool alone = status.nodes_up + status.nodes_draining + status.jobs_running == 0;
+  return alone || SteadyClock().now() >= stop_by;
 }
 
 HeadServer::HeadServer(ActorSystem& system, HeadOptions options)
@@ -464,11 +476,11 @@ result<ListenAddress> HeadServer::start(LinkHub& hub) {
   return address;
 }
 
-void HeadServer::request_stop(const std::string& reason) { state_->stop(reason); }
+void HeadServer::request_stop(const std::string& reason) { state_->stop(reason, Duration::zero()); }
 
 std::string HeadServer::wait_stop(const std::function<bool()>& poll) {
   std::unique_lock lock(state_->mutex);
-  while (!state_->stop_reason) {
+  while (!state_->may_stop_locked()) {
     if (poll && poll()) return "a signal";
     state_->changed.wait_for(lock, std::chrono::milliseconds(100));
   }

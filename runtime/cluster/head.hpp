@@ -62,7 +62,7 @@ class HeadServer {
   result<ListenAddress> start(LinkHub& hub);
   /// What serves any channel of the head.
   std::shared_ptr<ChannelService> service() const { return table_; }
-  /// Ends `wait_stop`; also what `head.stop` with `all` does.
+  /// Ends `wait_stop`. So does `head.stop` with `all`, once nodes and jobs have left, or in 10 s.
   void request_stop(const std::string& reason);
   /// Blocks until somebody asks the head to stop, or `poll` says so (looked at every 100 ms).
   std::string wait_stop(const std::function<bool()>& poll);

@@ -90,9 +90,11 @@ result<void> add_hosts(X509* certificate, const std::vector<std::string>& hosts)
       GENERAL_NAME_set0_value(name, GEN_IPADD, address);
       continue;
     }
-    const bool plain = !host.empty() && std::all_of(host.begin(), host.end(), [](unsigned char c) {
-      return std::isalnum(c) != 0 || c == '.' || c == '-' || c == '_';
-    });
+    const std::string_view labels = std::string_view(host).substr(host.starts_with("*.") ? 2 : 0);
+    const bool plain =
+        !labels.empty() && std::all_of(labels.begin(), labels.end(), [](unsigned char c) {
+          return std::isalnum(c) != 0 || c == '.' || c == '-' || c == '_';
+        });
     if (!plain)
       return fail(ErrorCode::kInvalidArgument,
                   "certificate: host '{}' is neither an address nor a DNS name", host);

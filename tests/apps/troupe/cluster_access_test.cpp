@@ -1,10 +1,11 @@
 // Proves how a command finds its cluster: options before environment before the head's own folder,
-// wrong values refused by name, certificates chosen by name or by the host that is dialled; and that
-// hosts become nodes of placement and bundles become cores and devices again.
+// wrong values refused by name, certificates chosen by name or by the host that is dialled; and
+// that hosts become nodes of placement and bundles become cores and devices again.
+
+#include "placement/cluster_access.hpp"
 
 #include "apps/troupe/cluster_command.hpp"
 #include "apps/troupe/head_state.hpp"
-#include "placement/cluster_access.hpp"
 #include "placement/host_node.hpp"
 #include "runtime/link/certificate.hpp"
 #include "tests/support/test_files.hpp"
@@ -19,23 +20,24 @@
 namespace troupe::placement {
 namespace {
 
-using testing::read_file;
-using testing::TemporaryFolder;
-using testing::write_file;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using testing::read_file;
+using testing::TemporaryFolder;
+using testing::write_file;
 
 class Access : public ::testing::Test {
  protected:
   Access() {
-    for (const char* name : {"TROUPE_ADDRESS", "TROUPE_TOKEN_FILE", "TROUPE_TLS", "TROUPE_STATE"}) ::unsetenv(name);
+    for (const char* name : {"TROUPE_ADDRESS", "TROUPE_TOKEN_FILE", "TROUPE_TLS", "TROUPE_STATE"})
+      ::unsetenv(name);
     options_.state = folder_.path().string();
   }
   void write_private(const std::string& name, const std::string& text) {
     write_file(folder_ / name, text);
-    std::filesystem::permissions(folder_ / name,
-                                 std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+    std::filesystem::permissions(
+        folder_ / name, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
   }
   TemporaryFolder folder_;
   AccessOptions options_;
@@ -65,7 +67,8 @@ TEST_F(Access, ComesFromOptionsThenEnvironmentThenTheHeadsFolder) {
   options_.token_file = (folder_ / "missing").string();
   EXPECT_THAT(resolve_access(options_).error().to_string(), HasSubstr("missing"));
   EXPECT_EQ(resolve_access(options_).error().code, ErrorCode::kConfig);
-  EXPECT_EQ(default_state_folder(), (std::filesystem::path(std::getenv("HOME")) / ".troupe").string());
+  EXPECT_EQ(default_state_folder(),
+            (std::filesystem::path(std::getenv("HOME")) / ".troupe").string());
 }
 
 TEST_F(Access, ACertificateIsChosenByNameOrByTheHostThatIsDialled) {
@@ -73,18 +76,22 @@ TEST_F(Access, ACertificateIsChosenByNameOrByTheHostThatIsDialled) {
   ASSERT_TRUE(runtime::make_authority(keys));
   ASSERT_TRUE(runtime::make_certificate(keys, "a", {"10.0.0.1", "a.example"}));
   ASSERT_TRUE(runtime::make_certificate(keys, "b", {"10.0.0.2"}));
-  const auto chosen = [&](const std::string& name, std::vector<std::string> names, const std::string& host) {
+  const auto chosen = [&](const std::string& name, std::vector<std::string> names,
+                          const std::string& host) {
     const auto files = choose_certificate(keys, name, names, host);
-    return files ? std::filesystem::path(files->certificate).stem().string() : files.error().message;
+    return files ? std::filesystem::path(files->certificate).stem().string()
+                 : files.error().message;
   };
   EXPECT_EQ(chosen("b", {"a"}, "10.0.0.1"), "b");
   EXPECT_EQ(chosen("", {"x", "b"}, "10.0.0.1"), "b");
   EXPECT_EQ(chosen("", {}, "10.0.0.2"), "b");
   EXPECT_EQ(chosen("", {}, "a.example"), "a");
   EXPECT_EQ(chosen("", {}, ""), "a");
-  EXPECT_THAT(chosen("", {}, "10.0.0.3"), HasSubstr("no certificate is made out for 10.0.0.3; there are: a, b"));
+  EXPECT_THAT(chosen("", {}, "10.0.0.3"),
+              HasSubstr("no certificate is made out for 10.0.0.3; there are: a, b"));
   EXPECT_THAT(chosen("c", {}, ""), HasSubstr("no certificate c.pem; there are: a, b"));
-  EXPECT_EQ(choose_certificate((folder_ / "none").string(), "", {}, "").error().code, ErrorCode::kConfig);
+  EXPECT_EQ(choose_certificate((folder_ / "none").string(), "", {}, "").error().code,
+            ErrorCode::kConfig);
 }
 
 TEST(ListenOption, TakesHostPortOrBoth) {
@@ -109,14 +116,18 @@ runtime::HostInventory two_sockets() {
   host.host = "h";
   host.cpus = 4;
   host.memory_bytes = 64;
-  host.cores = {{.core = 0, .socket = 0}, {.core = 1, .socket = 1}, {.core = 2, .socket = 0}, {.core = 3, .socket = 1}};
+  host.cores = {{.core = 0, .socket = 0},
+                {.core = 1, .socket = 1},
+                {.core = 2, .socket = 0},
+                {.core = 3, .socket = 1}};
   runtime::HostDevice device;
   device.uuid = "GPU-a";
   device.numa_node = 1;
   device.socket = 1;
   device.fabric = "f";
   host.devices.push_back(device);
-  host.nics = {{.name = "eth0", .kind = "ethernet", .numa_node = 0}, {.name = "mlx5_1", .kind = "infiniband", .numa_node = 1}};
+  host.nics = {{.name = "eth0", .kind = "ethernet", .numa_node = 0},
+               {.name = "mlx5_1", .kind = "infiniband", .numa_node = 1}};
   host.labels = {{"zone", "x"}};
   host.rack = "r";
   return host;

@@ -1,14 +1,13 @@
 // Proves that the files for Slurm and Kubernetes are ones that work, as far as one machine can: the
-// batch script passes bash and shellcheck, and runs against stand-ins for `srun` and `scontrol` that
-// start the tasks here with Slurm's environment; the manifests parse, and what they say to each
-// other (ports, names, secrets, certificates) agrees.
+// batch script passes bash and shellcheck, and runs against stand-ins for `srun` and `scontrol`
+// that start the tasks here with Slurm's environment; the manifests parse, and what they say to
+// each other (ports, names, secrets, certificates) agrees.
 
 #include "runtime/link/certificate_hosts.hpp"
-#include "tests/apps/troupe/troupe_processes.hpp"
+#include "tests/support/troupe_processes.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
 #include <yaml-cpp/yaml.h>
 
 #include <map>
@@ -19,15 +18,15 @@ namespace troupe {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::Process;
-using testing::TemporaryFolder;
 using ::testing::Contains;
 using ::testing::HasSubstr;
+using testing::Process;
+using testing::TemporaryFolder;
 
 std::filesystem::path scripts() { return std::filesystem::path(TROUPE_SOURCE_DIR) / "scripts"; }
 
-int run(const std::vector<std::string>& words, const TemporaryFolder& folder, std::string* out = nullptr,
-        const Process::Environment& environment = {}) {
+int run(const std::vector<std::string>& words, const TemporaryFolder& folder,
+        std::string* out = nullptr, const Process::Environment& environment = {}) {
   Process process(words, environment, folder / "out", folder / "err");
   const int code = process.wait(60s);
   if (out != nullptr) *out = process.out() + process.err();
@@ -54,7 +53,9 @@ class SlurmRun : public ::testing::Test {
  protected:
   SlurmRun() {
     std::filesystem::create_directories(folder_ / "bin");
-    make_program(folder_ / "bin/scontrol", "#!/bin/bash\n[[ \"$1 $2\" == 'show hostnames' ]] && printf 'localhost\\n127.0.0.2\\n'\n");
+    make_program(
+        folder_ / "bin/scontrol",
+        "#!/bin/bash\n[[ \"$1 $2\" == 'show hostnames' ]] && printf 'localhost\\n127.0.0.2\\n'\n");
     // As srun: one task on each host, each with its own name; ends when all have.
     make_program(folder_ / "bin/srun",
                  "#!/bin/bash\nwhile [[ $1 == --* ]]; do shift; done\nindex=0\n"
@@ -99,16 +100,19 @@ using Documents = std::map<std::string, YAML::Node>;
 Documents manifests() {
   Documents documents;
   for (const char* file : {"cluster.yaml", "train.yaml"}) {
-    for (const YAML::Node& one : YAML::LoadAllFromFile((scripts() / "kubernetes" / file).string())) {
+    for (const YAML::Node& one :
+         YAML::LoadAllFromFile((scripts() / "kubernetes" / file).string())) {
       EXPECT_TRUE(one["apiVersion"] && one["kind"]) << file;
-      documents[one["kind"].as<std::string>() + " " + one["metadata"]["name"].as<std::string>()] = one;
+      documents[one["kind"].as<std::string>() + " " + one["metadata"]["name"].as<std::string>()] =
+          one;
     }
   }
   return documents;
 }
 
 std::vector<std::string> command_of(const YAML::Node& document) {
-  return document["spec"]["template"]["spec"]["containers"][0]["command"].as<std::vector<std::string>>();
+  return document["spec"]["template"]["spec"]["containers"][0]["command"]
+      .as<std::vector<std::string>>();
 }
 
 std::string option(const std::vector<std::string>& command, const std::string& name) {
@@ -134,14 +138,19 @@ TEST(KubernetesManifests, PartsFindEachOther) {
   EXPECT_EQ(head["spec"]["replicas"].as<int>(), 1) << "two heads would share a ledger";
   EXPECT_TRUE(head["spec"]["volumeClaimTemplates"]) << "the ledger outlives the pod";
   EXPECT_EQ(option(command_of(head), "--state"), "/state");
-  EXPECT_THAT(command_of(train), Contains("trainer.nnodes=" + node["spec"]["replicas"].as<std::string>()));
-  EXPECT_EQ(node["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"].as<int>(), 8);
+  EXPECT_THAT(command_of(train),
+              Contains("trainer.nnodes=" + node["spec"]["replicas"].as<std::string>()));
+  EXPECT_EQ(
+      node["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"]
+          .as<int>(),
+      8);
   EXPECT_THAT(command_of(train), Contains("trainer.n_gpus_per_node=8"));
   // The head's selector, and the headless service over everything that ranks dial.
   EXPECT_EQ(all["Service troupe-head"]["spec"]["selector"]["app"].as<std::string>(),
             head["spec"]["template"]["metadata"]["labels"]["app"].as<std::string>());
   for (const YAML::Node& dialled : {node, train})
-    EXPECT_EQ(dialled["spec"]["template"]["metadata"]["labels"]["member"].as<std::string>(), "troupe");
+    EXPECT_EQ(dialled["spec"]["template"]["metadata"]["labels"]["member"].as<std::string>(),
+              "troupe");
   EXPECT_EQ(all["Service troupe-node"]["spec"]["clusterIP"].as<std::string>(), "None");
   EXPECT_EQ(train["spec"]["template"]["spec"]["subdomain"].as<std::string>(), "troupe-node");
 }
@@ -150,10 +159,12 @@ TEST(KubernetesManifests, SecretsAreOfOneOwnerAndCertificatesCoverWhatIsDialled)
   for (auto& [name, document] : manifests()) {
     if (name.starts_with("Service")) continue;
     const YAML::Node pod = document["spec"]["template"]["spec"];
-    EXPECT_THAT(pod["initContainers"][0]["command"][2].as<std::string>(), HasSubstr("umask 077")) << name;
+    EXPECT_THAT(pod["initContainers"][0]["command"][2].as<std::string>(), HasSubstr("umask 077"))
+        << name;
     std::map<std::string, std::string> environment;
     for (const YAML::Node& one : pod["containers"][0]["env"])
-      environment[one["name"].as<std::string>()] = one["value"] ? one["value"].as<std::string>() : "";
+      environment[one["name"].as<std::string>()] =
+          one["value"] ? one["value"].as<std::string>() : "";
     EXPECT_EQ(environment["TROUPE_TOKEN_FILE"], "/access/token") << name;
     EXPECT_EQ(environment["TROUPE_TLS"], "/access") << name;
     EXPECT_EQ(pod["volumes"][0]["secret"]["secretName"].as<std::string>(), "troupe-access") << name;

@@ -3,8 +3,9 @@
 // examples, and by random histories in which every instance that came up goes down exactly once
 // and in time, checked after each event. Seeds are printed.
 
-#include "runtime/base/rng.hpp"
 #include "runtime/cluster/directory.hpp"
+
+#include "runtime/base/rng.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -24,8 +25,14 @@ TimePoint at(double seconds_from_start) {
          std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds_from_start));
 }
 
-NodeArrived arrive(const std::string& name, std::uint64_t instance, std::uint64_t connection, int devices = 2) {
-  NodeRegister node{.name = name, .address = "127.0.0.1:5000", .pid = 7, .version = "0.1", .inventory = {}, .state = {}};
+NodeArrived arrive(const std::string& name, std::uint64_t instance, std::uint64_t connection,
+                   int devices = 2) {
+  NodeRegister node{.name = name,
+                    .address = "127.0.0.1:5000",
+                    .pid = 7,
+                    .version = "0.1",
+                    .inventory = {},
+                    .state = {}};
   node.inventory.host = "host-" + name;
   node.state.instance = instance;
   for (int i = 0; i < devices; ++i) {
@@ -38,7 +45,8 @@ NodeArrived arrive(const std::string& name, std::uint64_t instance, std::uint64_
 }
 
 JobArrived announce(const std::string& name, std::uint64_t epoch, std::uint64_t connection) {
-  return {{.name = name, .epoch = epoch, .host = "here", .pid = 9, .command = "troupe train"}, ConnectionId{connection}};
+  return {{.name = name, .epoch = epoch, .host = "here", .pid = 9, .command = "troupe train"},
+          ConnectionId{connection}};
 }
 
 ConnectionDown down(std::uint64_t connection, bool silent = false) {
@@ -85,7 +93,8 @@ TEST(Directory, TheSameInstanceComesBackWithinItsTimeAsIfNothingWas) {
   const auto up = only<NodeUp>(core.step(arrive("a", 1, 5), at(11)));
   ASSERT_EQ(up.size(), 1U);
   EXPECT_TRUE(up[0].returned);
-  EXPECT_TRUE(only<NodeDown>(core.step(down(1), at(11.5))).empty()) << "the old connection's end is no news";
+  EXPECT_TRUE(only<NodeDown>(core.step(down(1), at(11.5))).empty())
+      << "the old connection's end is no news";
   EXPECT_TRUE(only<NodeDown>(core.step(DirectoryTick{}, at(20))).empty());
 }
 
@@ -134,10 +143,12 @@ TEST(Directory, SnapshotsCountOnlyFromTheRegisteredConnectionAndInOrder) {
   ASSERT_TRUE(core.step(NodeSnapshot{ConnectionId{1}, state}, at(1)));
   EXPECT_EQ(core.status().ranks_running, 1);
   state.version = 4;
-  EXPECT_EQ(core.step(NodeSnapshot{ConnectionId{1}, state}, at(1)).error().code, ErrorCode::kConflict);
+  EXPECT_EQ(core.step(NodeSnapshot{ConnectionId{1}, state}, at(1)).error().code,
+            ErrorCode::kConflict);
   state.version = 6;
   state.instance = 2;
-  EXPECT_EQ(core.step(NodeSnapshot{ConnectionId{1}, state}, at(1)).error().code, ErrorCode::kConflict);
+  EXPECT_EQ(core.step(NodeSnapshot{ConnectionId{1}, state}, at(1)).error().code,
+            ErrorCode::kConflict);
 }
 
 TEST(Directory, AControllerThatWasLostMustStartAnew) {
@@ -159,8 +170,10 @@ TEST(Directory, AControllerThatWasLostMustStartAnew) {
 
 TEST(Directory, RefusesNamesThatDoNotFitAPathOrALine) {
   DirectoryCore core;
-  for (const std::string& name : {std::string(), std::string("a b"), std::string("a/b"), std::string(129, 'x')})
-    EXPECT_EQ(core.step(arrive(name, 1, 1), at(0)).error().code, ErrorCode::kInvalidArgument) << name;
+  for (const std::string& name :
+       {std::string(), std::string("a b"), std::string("a/b"), std::string(129, 'x')})
+    EXPECT_EQ(core.step(arrive(name, 1, 1), at(0)).error().code, ErrorCode::kInvalidArgument)
+        << name;
   EXPECT_EQ(core.step(announce("a\n", 1, 1), at(0)).error().code, ErrorCode::kInvalidArgument);
 }
 
@@ -181,7 +194,8 @@ TEST(Directory, ListsComeInPagesOfBoundedSizeAndCountWhatMatches) {
   }
   ASSERT_EQ(names.size(), 25U);
   EXPECT_TRUE(std::is_sorted(names.begin(), names.end()));
-  const auto draining = core.nodes({.after = "", .limit = 10, .job = "", .state = "draining"}, at(1)).value();
+  const auto draining =
+      core.nodes({.after = "", .limit = 10, .job = "", .state = "draining"}, at(1)).value();
   ASSERT_EQ(draining.entries.size(), 1U);
   EXPECT_EQ(draining.entries[0].name, "n103");
   EXPECT_TRUE(draining.next.empty());
@@ -191,8 +205,10 @@ TEST(Directory, ListsComeInPagesOfBoundedSizeAndCountWhatMatches) {
 }
 
 TEST(Directory, ForgetsTheOldestOfTheGoneAndRefusesBeyondItsBounds) {
-  DirectoryCore core({.away_for = std::chrono::seconds(2), .nodes_max = 4, .jobs_max = 1, .gone_kept = 2});
-  for (std::uint64_t i = 1; i <= 4; ++i) ASSERT_TRUE(core.step(arrive("n" + std::to_string(i), i, i), at(0)));
+  DirectoryCore core(
+      {.away_for = std::chrono::seconds(2), .nodes_max = 4, .jobs_max = 1, .gone_kept = 2});
+  for (std::uint64_t i = 1; i <= 4; ++i)
+    ASSERT_TRUE(core.step(arrive("n" + std::to_string(i), i, i), at(0)));
   EXPECT_EQ(core.step(arrive("n5", 5, 5), at(0)).error().code, ErrorCode::kResourceExhausted);
   for (std::uint64_t i = 1; i <= 4; ++i)
     ASSERT_TRUE(core.step(NodeParted{ConnectionId{i}, "bye"}, at(static_cast<double>(i))));
@@ -210,7 +226,7 @@ void random_history(std::uint64_t seed) {
   double now = 0;
   std::uint64_t connections = 0;
   std::map<std::uint64_t, std::pair<std::string, std::uint64_t>> open;  // by connection
-  std::map<std::string, std::uint64_t> up;                             // name → instance, by effects
+  std::map<std::string, std::uint64_t> up;  // name → instance, by effects
   std::map<std::string, double> closed_at;
   const auto apply = [&](const result<std::vector<DirectoryEffect>>& effects) {
     if (!effects) return false;
@@ -249,7 +265,8 @@ void random_history(std::uint64_t seed) {
     } else {
       ASSERT_TRUE(apply(core.step(DirectoryTick{}, at(now))));
       for (const auto& [gone, when] : closed_at) {
-        ASSERT_EQ(up.contains(gone), now - when < 2) << gone << " closed at " << when << ", now " << now;
+        ASSERT_EQ(up.contains(gone), now - when < 2)
+            << gone << " closed at " << when << ", now " << now;
       }
     }
     for (const auto& [node, connection] : core.node_connections()) ASSERT_TRUE(up.contains(node));

@@ -1,9 +1,10 @@
 // Proves the head's server over real sockets on loopback: agents and controllers register under
 // their own names only, lists and status say what is there, listeners hear of each arrival and loss
-// once and in order, stopping reaches the right peers, and a restarted head is filled again by those
-// who come back.
+// once and in order, stopping reaches the right peers, and a restarted head is filled again by
+// those who come back.
 
 #include "runtime/cluster/head.hpp"
+
 #include "runtime/link/link_hub.hpp"
 
 #include <gmock/gmock.h>
@@ -66,14 +67,18 @@ class Told final : public DirectoryListener {
 /// What the head asks of a peer, by method.
 class Asked final : public ChannelService {
  public:
-  void on_request(Channel&, std::string_view method, std::span<const std::byte>, Deadline, Responder responder) override {
+  void on_request(Channel&, std::string_view method, std::span<const std::byte>, Deadline,
+                  Responder responder) override {
     note(method);
     LaneReport lane;
     lane.lane = "j/0";
-    if (method == "lane.status") return responder.reply(encode_value(std::vector<LaneReport>{lane}));
+    if (method == "lane.status")
+      return responder.reply(encode_value(std::vector<LaneReport>{lane}));
     responder.reply(std::vector<std::byte>());
   }
-  void on_notify(Channel&, std::string_view method, std::span<const std::byte>) override { note(method); }
+  void on_notify(Channel&, std::string_view method, std::span<const std::byte>) override {
+    note(method);
+  }
   std::vector<std::string> methods() const {
     const std::scoped_lock lock(mutex_);
     return methods_;
@@ -132,7 +137,8 @@ class Head : public testing::Test {
   Head() { start(); }
   void start() {
     hub_ = LinkHub::open(system_, {.self = {PeerRole::kHead, "head"}}).value();
-    head_ = std::make_unique<HeadServer>(system_, HeadOptions{.port = port_, .directory = {.away_for = 300ms}});
+    head_ = std::make_unique<HeadServer>(
+        system_, HeadOptions{.port = port_, .directory = {.away_for = 300ms}});
     head_->add_listener(told_);
     const auto address = head_->start(*hub_);
     ASSERT_TRUE(address.has_value()) << address.error().to_string();
@@ -171,11 +177,16 @@ TEST_F(Head, KnowsWhoIsThereAndTellsListenersOnceInOrder) {
   const auto page = client->ask<Page<NodeEntry>>("head.list_nodes", PageRequest{}).value();
   ASSERT_EQ(page.entries.size(), 2U);
   EXPECT_EQ(page.entries[1].devices, 3);
-  EXPECT_EQ(client->ask<Page<JobEntry>>("head.list_jobs", PageRequest{}).value().entries.at(0).job.epoch, 7U);
+  EXPECT_EQ(
+      client->ask<Page<JobEntry>>("head.list_jobs", PageRequest{}).value().entries.at(0).job.epoch,
+      7U);
   EXPECT_EQ(client->ask<NodeEntry>("head.find_node", NodeQuery{"b"}).value().name, "b");
-  EXPECT_EQ(client->ask<NodeEntry>("head.find_node", NodeQuery{"c"}).error().code, ErrorCode::kNotFound);
-  EXPECT_EQ(client->ask<std::vector<LaneReport>>("head.lanes", NodeQuery{"a"}).value().at(0).lane, "j/0");
-  EXPECT_EQ(client->ask<std::vector<LaneReport>>("head.lanes", NodeQuery{"c"}).error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(client->ask<NodeEntry>("head.find_node", NodeQuery{"c"}).error().code,
+            ErrorCode::kNotFound);
+  EXPECT_EQ(client->ask<std::vector<LaneReport>>("head.lanes", NodeQuery{"a"}).value().at(0).lane,
+            "j/0");
+  EXPECT_EQ(client->ask<std::vector<LaneReport>>("head.lanes", NodeQuery{"c"}).error().code,
+            ErrorCode::kNotFound);
 
   NodeState state;
   state.instance = 1;
@@ -190,15 +201,19 @@ TEST_F(Head, KnowsWhoIsThereAndTellsListenersOnceInOrder) {
   b.reset();
   ASSERT_TRUE(until([&] { return head_->status().nodes_lost == 1; }));
   ASSERT_TRUE(a->tell("node.leave", Farewell{"asked to"}));
-  EXPECT_THAT(told_.lines(), ElementsAre("up a", "up b", "job j", "no job j", "down b rank_dead", "down a cancelled"));
+  EXPECT_THAT(told_.lines(), ElementsAre("up a", "up b", "job j", "no job j", "down b rank_dead",
+                                         "down a cancelled"));
 }
 
 TEST_F(Head, RefusesFalseNamesRanksAndUnknownOrTornRequestsAndGoesOn) {
   auto a = peer(PeerRole::kNode, "a");
-  EXPECT_EQ(a->ask<NodeRegistered>("node.register", node("b", 1, 1)).error().code, ErrorCode::kConflict);
+  EXPECT_EQ(a->ask<NodeRegistered>("node.register", node("b", 1, 1)).error().code,
+            ErrorCode::kConflict);
   auto controller = peer(PeerRole::kController, "j");
-  EXPECT_EQ(controller->ask<NodeRegistered>("node.register", node("j", 1, 1)).error().code, ErrorCode::kConflict);
-  EXPECT_EQ(controller->ask<JobAnnounced>("head.announce_job", job("k", 1)).error().code, ErrorCode::kConflict);
+  EXPECT_EQ(controller->ask<NodeRegistered>("node.register", node("j", 1, 1)).error().code,
+            ErrorCode::kConflict);
+  EXPECT_EQ(controller->ask<JobAnnounced>("head.announce_job", job("k", 1)).error().code,
+            ErrorCode::kConflict);
   EXPECT_EQ(a->tell("head.dance", 0).error().code, ErrorCode::kNotFound);
   EXPECT_EQ(a->tell("dance", 0).error().code, ErrorCode::kNotFound);
   EXPECT_EQ(a->tell("node.register", 0).error().code, ErrorCode::kCorrupt);
@@ -206,7 +221,8 @@ TEST_F(Head, RefusesFalseNamesRanksAndUnknownOrTornRequestsAndGoesOn) {
   EXPECT_TRUE(a->channel->notify("node.state", {}).has_value());
   PageRequest page;
   page.limit = 0;
-  EXPECT_EQ(a->ask<Page<NodeEntry>>("head.list_nodes", page).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(a->ask<Page<NodeEntry>>("head.list_nodes", page).error().code,
+            ErrorCode::kInvalidArgument);
   auto rank_hub = LinkHub::open(system_, {.self = {PeerRole::kRank, "j/p/0"}}).value();
   const auto refused = rank_hub->connect(address_, std::make_shared<Asked>(), soon()).wait(soon());
   ASSERT_FALSE(refused.has_value());
@@ -217,7 +233,8 @@ TEST_F(Head, RefusesFalseNamesRanksAndUnknownOrTornRequestsAndGoesOn) {
 TEST_F(Head, ANameThatIsUpIsRefusedUntilItIsGone) {
   auto first = registered("a", 1, 1);
   auto second = peer(PeerRole::kNode, "a");
-  EXPECT_EQ(second->ask<NodeRegistered>("node.register", node("a", 2, 1)).error().code, ErrorCode::kAlreadyExists);
+  EXPECT_EQ(second->ask<NodeRegistered>("node.register", node("a", 2, 1)).error().code,
+            ErrorCode::kAlreadyExists);
   first.reset();
   ASSERT_TRUE(until([&] { return head_->status().nodes_up == 0; }));
   EXPECT_TRUE(second->ask<NodeRegistered>("node.register", node("a", 2, 1)).has_value());
@@ -254,7 +271,12 @@ TEST_F(Head, StoppingReachesTheJobTheNodeOrEverybody) {
   const auto all = client->ask<StopAnswer>("head.stop", wanted).value();
   EXPECT_THAT(all.nodes, ElementsAre("a", "b"));
   EXPECT_TRUE(all.head);
+  for (const auto* node : {&a, &b}) ASSERT_TRUE((*node)->tell("node.leave", Farewell{"asked to"}));
+  ASSERT_TRUE(controller->tell("head.end_job", Farewell{"asked to"}));
+  const auto begin = std::chrono::steady_clock::now();
   EXPECT_EQ(head_->wait_stop(nullptr), "the day is over");
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 5s)
+      << "it waits for those that are still here";
 }
 
 TEST_F(Head, DrainingIsToldOnceAndShown) {
@@ -262,7 +284,8 @@ TEST_F(Head, DrainingIsToldOnceAndShown) {
   auto client = peer(PeerRole::kClient, "drain");
   EXPECT_EQ(client->ask<NodeEntry>("head.drain_node", NodeQuery{"a"}).value().state, "draining");
   EXPECT_EQ(client->ask<NodeEntry>("head.drain_node", NodeQuery{"a"}).value().state, "draining");
-  EXPECT_EQ(client->ask<NodeEntry>("head.drain_node", NodeQuery{"x"}).error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(client->ask<NodeEntry>("head.drain_node", NodeQuery{"x"}).error().code,
+            ErrorCode::kNotFound);
   EXPECT_THAT(told_.lines(), ElementsAre("up a", "draining a"));
 }
 

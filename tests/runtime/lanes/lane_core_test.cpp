@@ -1,11 +1,12 @@
 // Proves what an agent promises about one device: a turn is granted only when what its phase needs
 // is in place, moves go one at a time to the owners of entries, a refusal brings the table of who
-// holds what and lets the next go, and a dead rank leaves nothing behind. By examples, and by random
-// histories after each step of which the invariants are looked at and at whose end every request
-// has been answered once. Seeds are printed.
+// holds what and lets the next go, and a dead rank leaves nothing behind. By examples, and by
+// random histories after each step of which the invariants are looked at and at whose end every
+// request has been answered once. Seeds are printed.
+
+#include "runtime/cluster/lane_core.hpp"
 
 #include "runtime/base/rng.hpp"
-#include "runtime/cluster/lane_core.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -110,7 +111,8 @@ TEST(LaneCore, AFailedMoveEndsThatTicketOnlyAndTheEntryStaysWhereItIs) {
   const auto drop = only<MoveWanted>(core.step(ask(1, 1, kPolicy, {"gradients"}), at(0)));
   ASSERT_EQ(drop.size(), 1U);
   (void)core.step(ask(2, 2, kRollout), at(0));
-  const Error failure{.code = ErrorCode::kIo, .message = "host memory is full", .origin = {}, .causes = {}};
+  const Error failure{
+      .code = ErrorCode::kIo, .message = "host memory is full", .origin = {}, .causes = {}};
   const auto effects = core.step(MoveEnded{drop[0].move, failure}, at(1));
   const auto refused = only<TurnRefused>(effects);
   ASSERT_EQ(refused.size(), 1U);
@@ -124,7 +126,8 @@ TEST(LaneCore, TheDeathOfAMovesOwnerFreesWhatItHeldAndTheTurnComes) {
   LaneCore core = two_roles();
   const auto drop = only<MoveWanted>(core.step(ask(1, 1, kPolicy, {"gradients"}), at(0)));
   ASSERT_EQ(drop.size(), 1U);
-  const Error death{.code = ErrorCode::kRankDead, .message = "signal 9", .origin = {}, .causes = {}};
+  const Error death{
+      .code = ErrorCode::kRankDead, .message = "signal 9", .origin = {}, .causes = {}};
   auto effects = core.step(RankGone{kRollout, death}, at(1));
   const auto load = only<MoveWanted>(effects);
   ASSERT_EQ(load.size(), 1U) << "straight to the load";
@@ -140,7 +143,8 @@ TEST(LaneCore, TheDeathOfTheHolderHandsTheTurnOn) {
   ASSERT_EQ(only<TurnGranted>(core.step(ask(1, 1, kPolicy, {"weights"}), at(0))).size(), 1U);
   (void)core.step(ask(2, 3, kRollout, {"cache"}), at(0));
   (void)core.step(ask(3, 2, kPolicy), at(0));
-  const Error death{.code = ErrorCode::kRankDead, .message = "signal 9", .origin = {}, .causes = {}};
+  const Error death{
+      .code = ErrorCode::kRankDead, .message = "signal 9", .origin = {}, .causes = {}};
   const auto effects = core.step(RankGone{kPolicy, death}, at(1));
   EXPECT_EQ(only<TurnOver>(effects).size(), 1U);
   ASSERT_EQ(only<TurnRefused>(effects).size(), 1U);
@@ -177,13 +181,15 @@ TEST(LaneCore, AnOverdueWaitSaysWhoHoldsTheLaneAndSinceWhen) {
   auto refused = only<TurnRefused>(core.step(AskExpired{2}, at(2500)));
   ASSERT_EQ(refused.size(), 1U);
   EXPECT_EQ(refused[0].cause.code, ErrorCode::kDeadline);
-  EXPECT_THAT(refused[0].cause.message, HasSubstr("job/policy/0 holds it for phase with ticket 1 for 2.500 s"));
+  EXPECT_THAT(refused[0].cause.message,
+              HasSubstr("job/policy/0 holds it for phase with ticket 1 for 2.500 s"));
 
   (void)core.step(EndTurn{1, kPolicy}, at(3000));
   (void)core.step(ask(3, 4, kRollout), at(3000));
   refused = only<TurnRefused>(core.step(AskExpired{3}, at(4000)));
   ASSERT_EQ(refused.size(), 1U);
-  EXPECT_THAT(refused[0].cause.message, HasSubstr("the line is at ticket 3, which nobody has shown for 1.000 s"));
+  EXPECT_THAT(refused[0].cause.message,
+              HasSubstr("the line is at ticket 3, which nobody has shown for 1.000 s"));
 }
 
 /// A random history: tickets are given as a controller does, waits arrive out of order, moves end
@@ -205,7 +211,8 @@ class History {
  private:
   void add_entry(const std::string& rank, const std::string& what) {
     const auto eviction = static_cast<Eviction>(rng_.below(3));
-    const auto residency = eviction == Eviction::kNever ? Residency::kResident : Residency::kDropped;
+    const auto residency =
+        eviction == Eviction::kNever ? Residency::kResident : Residency::kDropped;
     (void)core_.add(entry(rank, what, static_cast<int>(rng_.below(30)), eviction, residency));
   }
 
@@ -231,7 +238,8 @@ class History {
         break;
       default:
         if (rng_.below(6) == 0) die(ranks_[rng_.below(ranks_.size())]);
-        if (rng_.below(6) == 0 && last_request_ > 0) perform(AskExpired{1 + rng_.below(last_request_)});
+        if (rng_.below(6) == 0 && last_request_ > 0)
+          perform(AskExpired{1 + rng_.below(last_request_)});
     }
   }
 
@@ -242,7 +250,8 @@ class History {
     if (rng_.below(2) == 0) resident.push_back("b");
     const LaneRequestId request = ++last_request_;
     asked_[request] = {number, rank};
-    perform(ask(request, number, rank, resident, mebibytes(static_cast<std::int64_t>(rng_.below(40)))));
+    perform(
+        ask(request, number, rank, resident, mebibytes(static_cast<std::int64_t>(rng_.below(40)))));
   }
   void end_turn() {
     const auto [number, rank] = *holder_;
@@ -252,12 +261,14 @@ class History {
   void end_move() {
     const std::uint64_t move = *std::exchange(move_, std::nullopt);
     std::optional<Error> failure;
-    if (rng_.below(5) == 0) failure = Error{.code = ErrorCode::kIo, .message = "no", .origin = {}, .causes = {}};
+    if (rng_.below(5) == 0)
+      failure = Error{.code = ErrorCode::kIo, .message = "no", .origin = {}, .causes = {}};
     perform(MoveEnded{move, failure});
   }
   void die(const std::string& rank) {
     if (holder_ && holder_->second == rank) holder_.reset();
-    perform(RankGone{rank, Error{.code = ErrorCode::kRankDead, .message = "dead", .origin = {}, .causes = {}}});
+    perform(RankGone{
+        rank, Error{.code = ErrorCode::kRankDead, .message = "dead", .origin = {}, .causes = {}}});
     for (const MemoryEntry& left : core_.memory().entries()) ASSERT_NE(left.key.owner, rank);
     if (rng_.below(2) == 0) add_entry(rank, "a");
   }
@@ -281,7 +292,9 @@ class History {
     ASSERT_LE(core_.memory().used(), core_.memory().capacity());
     ASSERT_TRUE(holder_ || !core_.memory().phase()) << "a phase without a turn";
   }
-  void answer(LaneRequestId request) { ASSERT_TRUE(answered_.insert(request).second) << "answered twice"; }
+  void answer(LaneRequestId request) {
+    ASSERT_TRUE(answered_.insert(request).second) << "answered twice";
+  }
   std::uint64_t take(std::vector<std::uint64_t>& from) {
     const auto place = from.begin() + static_cast<std::ptrdiff_t>(rng_.below(from.size()));
     const std::uint64_t value = *place;

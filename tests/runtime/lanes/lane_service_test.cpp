@@ -27,7 +27,8 @@ using namespace std::chrono_literals;
 
 class NoService final : public ChannelService {
  public:
-  void on_request(Channel&, std::string_view, std::span<const std::byte>, Deadline, Responder responder) override {
+  void on_request(Channel&, std::string_view, std::span<const std::byte>, Deadline,
+                  Responder responder) override {
     responder.reply(fail(ErrorCode::kNotFound, "nothing here"));
   }
 };
@@ -38,12 +39,17 @@ Deadline soon() { return Deadline::in(5s); }
 struct TestRank {
   TestRank(const std::shared_ptr<LaneService>& agent, const std::string& name)
       : table(std::make_shared<ServiceTable>()) {
-    auto ends = make_channel_pair(table, agent, {.first = {PeerRole::kRank, name}, .second = {PeerRole::kNode, "n"}});
+    auto ends = make_channel_pair(
+        table, agent, {.first = {PeerRole::kRank, name}, .second = {PeerRole::kNode, "n"}});
     channel = ends.first;
-    lanes = std::make_unique<AgentLanes>(channel, AgentLanes::Options{.job = "job", .device = 0, .answer_within = 5s});
+    lanes = std::make_unique<AgentLanes>(
+        channel, AgentLanes::Options{.job = "job", .device = 0, .answer_within = 5s});
     EXPECT_TRUE(table->add("memory.", lanes->service()));
   }
-  ~TestRank() { channel->close(Error{.code = ErrorCode::kCancelled, .message = "over", .origin = {}, .causes = {}}); }
+  ~TestRank() {
+    channel->close(
+        Error{.code = ErrorCode::kCancelled, .message = "over", .origin = {}, .causes = {}});
+  }
 
   std::shared_ptr<ServiceTable> table;
   Ref<Channel> channel;
@@ -53,15 +59,19 @@ struct TestRank {
 class Lanes : public testing::Test {
  protected:
   Lanes() {
-    auto ends = make_channel_pair(std::make_shared<NoService>(), agent_,
-                                  {.first = {PeerRole::kController, "job"}, .second = {PeerRole::kNode, "n"}});
+    auto ends = make_channel_pair(
+        std::make_shared<NoService>(), agent_,
+        {.first = {PeerRole::kController, "job"}, .second = {PeerRole::kNode, "n"}});
     controller_ = ends.first;
   }
   ~Lanes() override {
     outbox_.reset();
-    controller_->close(Error{.code = ErrorCode::kCancelled, .message = "over", .origin = {}, .causes = {}});
+    controller_->close(
+        Error{.code = ErrorCode::kCancelled, .message = "over", .origin = {}, .causes = {}});
   }
-  std::unique_ptr<LaneGate::Turn> reserve() { return gate_.reserve({.phase = "train", .owner = "policy"}).value(); }
+  std::unique_ptr<LaneGate::Turn> reserve() {
+    return gate_.reserve({.phase = "train", .owner = "policy"}).value();
+  }
   LaneReport report() { return agent_->report().at(0); }
   /// Waits until `holds` is true of the only lane.
   template <class Predicate>
@@ -81,10 +91,11 @@ class Lanes : public testing::Test {
   Ref<Channel> controller_;
   std::atomic<bool> connected_{true};
   std::shared_ptr<TicketOutbox> outbox_ = std::make_shared<TicketOutbox>(
-      system_, TicketOutbox::Options{.channel = [this] { return connected_ ? controller_ : nullptr; },
-                                     .tickets_max = std::size_t{1} << 20,
-                                     .answer_within = 5s,
-                                     .again_after = 5ms});
+      system_,
+      TicketOutbox::Options{.channel = [this] { return connected_ ? controller_ : nullptr; },
+                            .tickets_max = std::size_t{1} << 20,
+                            .answer_within = 5s,
+                            .again_after = 5ms});
   TicketGate gate_{lane_name("job", 0), outbox_};
 };
 
@@ -121,7 +132,8 @@ TEST_F(Lanes, ACallThatIsNeverMadeHoldsNobodyUp) {
   reserve().reset();
   const auto second = reserve();
   EXPECT_TRUE(policy.lanes->wait(*second->ticket(), "train", soon()).has_value());
-  EXPECT_EQ(gate_.reserve({.phase = "p", .owner = "o"}).value()->wait(soon()).error().code, ErrorCode::kUnsupported);
+  EXPECT_EQ(gate_.reserve({.phase = "p", .owner = "o"}).value()->wait(soon()).error().code,
+            ErrorCode::kUnsupported);
 }
 
 TEST_F(Lanes, SkipsWaitForTheConnectionToComeBack) {
@@ -151,24 +163,28 @@ TEST_F(Lanes, APhaseFindsItsMemoryInPlaceAndOthersEntriesMoved) {
       return {};
     };
   };
-  ASSERT_TRUE(rollout.lanes->add({.key = {"", "cache"}, .bytes = mebibytes(60), .eviction = Eviction::kDrop},
-                                 {.load = note("load cache"), .offload = {}, .drop = note("drop cache")}));
-  ASSERT_TRUE(policy.lanes->add({.key = {"", "gradients"},
-                                 .bytes = mebibytes(50),
-                                 .eviction = Eviction::kOffload,
-                                 .residency = Residency::kOffloaded},
-                                {.load = note("load gradients"), .offload = note("offload gradients"), .drop = {}}));
+  ASSERT_TRUE(rollout.lanes->add(
+      {.key = {"", "cache"}, .bytes = mebibytes(60), .eviction = Eviction::kDrop},
+      {.load = note("load cache"), .offload = {}, .drop = note("drop cache")}));
+  ASSERT_TRUE(policy.lanes->add(
+      {.key = {"", "gradients"},
+       .bytes = mebibytes(50),
+       .eviction = Eviction::kOffload,
+       .residency = Residency::kOffloaded},
+      {.load = note("load gradients"), .offload = note("offload gradients"), .drop = {}}));
   policy.lanes->declare("train", {"gradients"}, mebibytes(10));
   rollout.lanes->declare("rollout", {"cache"});
-  EXPECT_EQ(policy.lanes->room_in({.name = "x", .resident = {{"", "gradients"}}}).value(), mebibytes(50));
+  EXPECT_EQ(policy.lanes->room_in({.name = "x", .resident = {{"", "gradients"}}}).value(),
+            mebibytes(50));
   for (int round = 0; round < 2; ++round) {
     const auto a = reserve();
     ASSERT_TRUE(policy.lanes->wait(*a->ticket(), "train", soon()).has_value());
     const auto b = reserve();
     ASSERT_TRUE(rollout.lanes->wait(*b->ticket(), "rollout", soon()).has_value());
   }
-  EXPECT_THAT(moves, ElementsAre("drop cache", "load gradients", "offload gradients", "load cache", "drop cache",
-                                 "load gradients", "offload gradients", "load cache"));
+  EXPECT_THAT(moves,
+              ElementsAre("drop cache", "load gradients", "offload gradients", "load cache",
+                          "drop cache", "load gradients", "offload gradients", "load cache"));
   EXPECT_TRUE(rollout.lanes->remove({"", "cache"}));
   EXPECT_EQ(rollout.lanes->remove({"", "cache"}).error().code, ErrorCode::kNotFound);
 }
@@ -178,9 +194,11 @@ TEST_F(Lanes, ARefusalBringsTheTableAndAFailedMoveItsReason) {
   TestRank rollout(agent_, "job/rollout/0");
   const auto refuse = []() -> result<void> { return fail(ErrorCode::kIo, "host memory is full"); };
   const auto throws = []() -> result<void> { throw std::runtime_error("foreign"); };
-  ASSERT_TRUE(rollout.lanes->add({.key = {"", "weights"}, .bytes = mebibytes(30), .eviction = Eviction::kNever}, {}));
-  ASSERT_TRUE(rollout.lanes->add({.key = {"", "cache"}, .bytes = mebibytes(40), .eviction = Eviction::kDrop},
-                                 {.load = {}, .offload = {}, .drop = refuse}));
+  ASSERT_TRUE(rollout.lanes->add(
+      {.key = {"", "weights"}, .bytes = mebibytes(30), .eviction = Eviction::kNever}, {}));
+  ASSERT_TRUE(rollout.lanes->add(
+      {.key = {"", "cache"}, .bytes = mebibytes(40), .eviction = Eviction::kDrop},
+      {.load = {}, .offload = {}, .drop = refuse}));
   policy.lanes->declare("big", {}, mebibytes(80));
   policy.lanes->declare("medium", {}, mebibytes(50));
   auto call = reserve();
@@ -194,8 +212,9 @@ TEST_F(Lanes, ARefusalBringsTheTableAndAFailedMoveItsReason) {
   EXPECT_THAT(turn.error().to_string(), HasSubstr("cannot drop job/rollout/0/cache"));
   EXPECT_EQ(turn.error().root_cause().message, "host memory is full");
   ASSERT_TRUE(rollout.lanes->remove({"", "cache"}));
-  ASSERT_TRUE(rollout.lanes->add({.key = {"", "cache"}, .bytes = mebibytes(40), .eviction = Eviction::kDrop},
-                                 {.load = {}, .offload = {}, .drop = throws}));
+  ASSERT_TRUE(rollout.lanes->add(
+      {.key = {"", "cache"}, .bytes = mebibytes(40), .eviction = Eviction::kDrop},
+      {.load = {}, .offload = {}, .drop = throws}));
   call = reserve();
   turn = policy.lanes->wait(*call->ticket(), "medium", soon());
   ASSERT_FALSE(turn.has_value());
@@ -203,17 +222,20 @@ TEST_F(Lanes, ARefusalBringsTheTableAndAFailedMoveItsReason) {
   EXPECT_EQ(policy.lanes->add({.key = {"", "huge"}, .bytes = mebibytes(90)}, {}).error().code,
             ErrorCode::kResourceExhausted);
   call = reserve();
-  EXPECT_TRUE(policy.lanes->wait(*call->ticket(), "undeclared", soon()).has_value()) << "the lane is free";
+  EXPECT_TRUE(policy.lanes->wait(*call->ticket(), "undeclared", soon()).has_value())
+      << "the lane is free";
 }
 
 TEST_F(Lanes, ADeadRankLeavesNeitherTurnNorEntriesNorWaits) {
   TestRank rollout(agent_, "job/rollout/0");
   auto policy = std::make_unique<TestRank>(agent_, "job/policy/0");
-  ASSERT_TRUE(policy->lanes->add({.key = {"", "weights"}, .bytes = mebibytes(90), .eviction = Eviction::kNever}, {}));
+  ASSERT_TRUE(policy->lanes->add(
+      {.key = {"", "weights"}, .bytes = mebibytes(90), .eviction = Eviction::kNever}, {}));
   const auto first = reserve();
   auto held = policy->lanes->wait(*first->ticket(), "train", soon());
   ASSERT_TRUE(held.has_value());
-  const Error death{.code = ErrorCode::kRankDead, .message = "signal 9", .origin = {}, .causes = {}};
+  const Error death{
+      .code = ErrorCode::kRankDead, .message = "signal 9", .origin = {}, .causes = {}};
   policy->channel->close(death);
   std::this_thread::sleep_for(20ms);
   EXPECT_TRUE(report().holder) << "a closed channel alone does not say that the process is over";
@@ -242,18 +264,24 @@ TEST_F(Lanes, AWaitEndsAtItsDeadlineWithTheNameOfTheHolder) {
 TEST_F(Lanes, OtherJobsRolesAndDevicesAreRefused) {
   TestRank stranger(agent_, "other/policy/0");
   const auto call = reserve();
-  EXPECT_EQ(stranger.lanes->wait(*call->ticket(), "train", soon()).error().code, ErrorCode::kConflict);
-  EXPECT_EQ(stranger.lanes->add({.key = {"", "w"}, .bytes = mebibytes(1)}, {}).error().code, ErrorCode::kConflict);
+  EXPECT_EQ(stranger.lanes->wait(*call->ticket(), "train", soon()).error().code,
+            ErrorCode::kConflict);
+  EXPECT_EQ(stranger.lanes->add({.key = {"", "w"}, .bytes = mebibytes(1)}, {}).error().code,
+            ErrorCode::kConflict);
   TestRank policy(agent_, "job/policy/0");
   for (const char* lane : {"job/2", "job/-1", "job/x", "job"})
-    EXPECT_EQ(policy.lanes->wait({lane, 1}, "train", soon()).error().code, ErrorCode::kNotFound) << lane;
+    EXPECT_EQ(policy.lanes->wait({lane, 1}, "train", soon()).error().code, ErrorCode::kNotFound)
+        << lane;
   LaneWait message;
   message.lane = "job/0";
   message.number = 1;
   const auto wait = encode_value(message).value();
-  EXPECT_EQ(controller_->request("lane.wait", wait, soon()).wait(soon()).error().code, ErrorCode::kConflict);
-  EXPECT_EQ(controller_->request("lane.wait", {}, soon()).wait(soon()).error().code, ErrorCode::kCorrupt);
-  EXPECT_EQ(controller_->request("lane.dance", {}, soon()).wait(soon()).error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(controller_->request("lane.wait", wait, soon()).wait(soon()).error().code,
+            ErrorCode::kConflict);
+  EXPECT_EQ(controller_->request("lane.wait", {}, soon()).wait(soon()).error().code,
+            ErrorCode::kCorrupt);
+  EXPECT_EQ(controller_->request("lane.dance", {}, soon()).wait(soon()).error().code,
+            ErrorCode::kNotFound);
 }
 
 TEST_F(Lanes, AJobThatIsGoneTakesItsLanesAndEndsItsWaits) {
@@ -262,7 +290,9 @@ TEST_F(Lanes, AJobThatIsGoneTakesItsLanesAndEndsItsWaits) {
   const auto held_up = std::make_unique<LaneTicket>(LaneTicket{"job/0", 5});
   std::thread end([&] {
     ASSERT_TRUE(until([](const LaneReport& lane) { return lane.waiting.size() == 1; }));
-    agent_->job_gone("job", Error{.code = ErrorCode::kAborted, .message = "the job ended", .origin = {}, .causes = {}});
+    agent_->job_gone(
+        "job",
+        Error{.code = ErrorCode::kAborted, .message = "the job ended", .origin = {}, .causes = {}});
   });
   const auto turn = policy.lanes->wait(*held_up, "train", soon());
   end.join();
@@ -280,7 +310,9 @@ TEST_F(Lanes, FinishedTurnsAreKeptForTheTraceInTheirOrder) {
   ASSERT_TRUE(until([](const LaneReport& lane) { return lane.next == 4; }));
   const auto ask = [&](std::uint64_t after) {
     const auto request = encode_value(LaneTurnsRequest{.job = "job", .after = after}).value();
-    return decode_value<LaneTurns>(controller_->request("lane.turns", request, soon()).wait(soon()).value()).value();
+    return decode_value<LaneTurns>(
+               controller_->request("lane.turns", request, soon()).wait(soon()).value())
+        .value();
   };
   const LaneTurns turns = ask(0);
   ASSERT_EQ(turns.turns.size(), 3U);

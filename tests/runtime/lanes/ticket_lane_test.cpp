@@ -3,8 +3,9 @@
 // against a slow model that keeps the state of every ticket and looks at all of them after each
 // step. Seeds are printed.
 
-#include "runtime/base/rng.hpp"
 #include "runtime/cluster/ticket_lane.hpp"
+
+#include "runtime/base/rng.hpp"
 
 #include <gtest/gtest.h>
 
@@ -72,7 +73,9 @@ class SlowLane {
     State state = State::kAhead;
     std::string rank;
   };
-  explicit SlowLane(std::size_t tickets) : tickets_(tickets + 1) { tickets_[0].state = State::kOver; }
+  explicit SlowLane(std::size_t tickets) : tickets_(tickets + 1) {
+    tickets_[0].state = State::kOver;
+  }
 
   bool wait(std::uint64_t number, const std::string& rank) {
     if (tickets_[number].state != State::kAhead) return false;
@@ -105,7 +108,8 @@ class SlowLane {
   std::vector<std::uint64_t> of(const std::string& rank) const {
     std::vector<std::uint64_t> numbers;
     for (std::size_t i = 0; i < tickets_.size(); ++i) {
-      const bool here = tickets_[i].state == State::kWaiting || tickets_[i].state == State::kHolding;
+      const bool here =
+          tickets_[i].state == State::kWaiting || tickets_[i].state == State::kHolding;
       if (here && tickets_[i].rank == rank) numbers.push_back(i);
     }
     return numbers;
@@ -139,7 +143,8 @@ void random_history(std::uint64_t seed) {
       ASSERT_EQ(lane.finish(number).value(), slow.finish(number));
     } else {
       ASSERT_EQ(lane.tickets_of(rank), slow.of(rank));
-      for (const std::uint64_t dead : slow.of(rank)) ASSERT_EQ(lane.finish(dead).value(), slow.finish(dead));
+      for (const std::uint64_t dead : slow.of(rank))
+        ASSERT_EQ(lane.finish(dead).value(), slow.finish(dead));
     }
     lane.grant(TimePoint{});
     slow.grant();

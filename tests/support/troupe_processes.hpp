@@ -9,11 +9,10 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <nlohmann/json.hpp>
 
 #include <chrono>
 #include <csignal>
@@ -44,8 +43,8 @@ class Process {
  public:
   using Environment = std::map<std::string, std::string>;
 
-  Process(const std::vector<std::string>& words, const Environment& environment, std::filesystem::path out,
-          std::filesystem::path err)
+  Process(const std::vector<std::string>& words, const Environment& environment,
+          std::filesystem::path out, std::filesystem::path err)
       : out_(std::move(out)), err_(std::move(err)) {
     std::vector<char*> pointers;
     std::vector<std::string> copies = words;
@@ -77,14 +76,16 @@ class Process {
   int wait(std::chrono::milliseconds limit = std::chrono::seconds(20)) {
     int status = 0;
     if (child_ <= 0) return code_;
-    if (!eventually(limit, [&] { return ::waitpid(child_, &status, WNOHANG) == child_; })) return -1;
+    if (!eventually(limit, [&] { return ::waitpid(child_, &status, WNOHANG) == child_; }))
+      return -1;
     child_ = -1;
     code_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     return code_;
   }
   std::string out() const { return read_file(out_); }
   std::string err() const { return read_file(err_); }
-  bool says(std::string_view text, std::chrono::milliseconds limit = std::chrono::seconds(15)) const {
+  bool says(std::string_view text,
+            std::chrono::milliseconds limit = std::chrono::seconds(15)) const {
     return eventually(limit, [&] {
       return std::filesystem::exists(out_) && out().find(text) != std::string::npos;
     });
@@ -129,24 +130,28 @@ class TestCluster {
   }
   Process& start_program(const std::string& name, const std::vector<std::string>& words) {
     processes_[name] = nullptr;
-    processes_[name] =
-        std::make_unique<Process>(words, environment_, folder_ / (name + ".out"), folder_ / (name + ".err"));
+    processes_[name] = std::make_unique<Process>(words, environment_, folder_ / (name + ".out"),
+                                                 folder_ / (name + ".err"));
     return *processes_[name];
   }
   /// A head at any port, or at the one that it had before.
   Process& start_head() {
-    Process& head = start("head", {"head", "--listen", address_.empty() ? "127.0.0.1:0" : address_});
+    Process& head =
+        start("head", {"head", "--listen", address_.empty() ? "127.0.0.1:0" : address_});
     const auto file = std::filesystem::path(environment_["TROUPE_STATE"]) / "address";
-    EXPECT_TRUE(eventually(std::chrono::seconds(10), [&] { return ask({"list", "nodes"}).code == 0; }))
-        << head.err();
+    EXPECT_TRUE(eventually(std::chrono::seconds(10), [&] {
+      return ask({"list", "nodes"}).code == 0;
+    })) << head.err();
     if (address_.empty() && std::filesystem::exists(file)) {
       address_ = read_file(file);
       address_.pop_back();
     }
     return head;
   }
-  Process& start_node(const std::string& name, int devices, const std::vector<std::string>& more = {}) {
-    std::vector<std::string> words{"node", "--name", name, "--devices", std::to_string(devices), "--cpus", "8"};
+  Process& start_node(const std::string& name, int devices,
+                      const std::vector<std::string>& more = {}) {
+    std::vector<std::string> words{"node",   "--name", name, "--devices", std::to_string(devices),
+                                   "--cpus", "8"};
     words.insert(words.end(), more.begin(), more.end());
     return start(name, words);
   }
@@ -163,7 +168,8 @@ class TestCluster {
   }
   /// The state that the head gives a node; empty when it does not know it.
   std::string state_of(const std::string& node) {
-    for (const auto& entry : ask({"list", "nodes", "--json"}).json().value("nodes", nlohmann::json::array()))
+    for (const auto& entry :
+         ask({"list", "nodes", "--json"}).json().value("nodes", nlohmann::json::array()))
       if (entry["name"] == node) return entry["state"];
     return {};
   }
@@ -174,7 +180,9 @@ class TestCluster {
   void forget(const std::string& name) { processes_.erase(name); }
   const TemporaryFolder& folder() const { return folder_; }
   const std::string& address() const { return address_; }
-  void set(const std::string& variable, const std::string& value) { environment_[variable] = value; }
+  void set(const std::string& variable, const std::string& value) {
+    environment_[variable] = value;
+  }
 
  private:
   TemporaryFolder folder_;
