@@ -337,6 +337,12 @@ result<void> GlooCollective::join(std::int64_t epoch, Deadline deadline) {
                                            *session);
   session->add(group->place().id, group);
   session->start();
+  // All ranks have left the old connections, or they would not be here.
+  if (old) {
+    old->session->break_off(
+        labels_.error(ErrorCode::kAborted, rank_,
+                      fmt::format("{} left for epoch {}", labels_.describe(rank_), epoch)));
+  }
   GlooMembership fresh{std::move(session), std::move(group)};
   {
     const std::lock_guard lock(mutex_);

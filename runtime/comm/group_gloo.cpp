@@ -378,18 +378,23 @@ void GlooGroup::leave() {
     send_to(0, {.kind = Kind::kDepart, .call = {}});
   }
   const Deadline flushed = Deadline::in(kFlushWait);
+  // Payload of messages, to peers and unread ones here, gets through before its memory goes.
   std::map<std::pair<int, std::uint64_t>, Sent> sent;
+  std::map<std::pair<int, int>, std::deque<Message>> unread;
   {
     const std::lock_guard lock(mutex_);
     sent.swap(sent_);
+    unread.swap(mailbox_);
   }
   bool through = true;
-  for (const auto& [where, one] : sent) {
-    if (one.transfer)
-      through = one.transfer->wait(flushed).kind == TransferEnd::Kind::kDone && through;
+  const auto finish = [&](const std::shared_ptr<Transfer>& transfer) {
+    if (transfer) through = through && transfer->wait(flushed).kind == TransferEnd::Kind::kDone;
+  };
+  for (const auto& [where, one] : sent) finish(one.transfer);
+  for (const auto& [where, queue] : unread) {
+    for (const Message& message : queue) finish(message.transfer);
   }
   session_.remove(place_.id);
-  // Their memory goes now.
   if (!through) session_.break_off(labels().gone(rank()));
 }
 
