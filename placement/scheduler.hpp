@@ -7,6 +7,8 @@
 // get a reservation: a place on nodes as they would be when running groups end. Groups behind may
 // use what reservations leave over (backfill) and never what they hold, so a big group is not
 // starved by small ones. docs/placement.md argues why.
+// **Ownership:** one scheduler serves one cluster: it remembers reservations, and what could never
+// fit the nodes of the present `topology_version`. For a what-if on a changed copy make another.
 // **Threads:** belongs to one owner. No clock: the caller says how long each group has waited.
 // **Invariants:** all bundles of a group or none; what is decided is allocated in the cluster when
 // `pass` returns; the decisions depend on cluster, queue and earlier passes only, never on the
