@@ -76,7 +76,8 @@ function(troupe_test name)
     set(arg_TIMEOUT 300)
   endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}"
-    SKIP_RETURN_CODE 77 ENVIRONMENT "OMP_NUM_THREADS=1")
+    SKIP_RETURN_CODE 77 ENVIRONMENT
+    "OMP_NUM_THREADS=1;LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/lsan_suppressions.txt")
 endfunction()
 
 # troupe_bench(NAME [TORCH] LIBS libs…): bench/NAME.cpp → bench_NAME, with Google Benchmark.

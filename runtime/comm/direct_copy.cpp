@@ -90,6 +90,17 @@ result<std::int64_t> copy_directly(const TransportAddress& owner,
   return vectors.bytes;
 }
 
+void skip_directly(std::span<const MemoryPlace> places,
+                   std::span<const std::span<std::byte>> targets, std::int64_t bytes,
+                   DirectProgress& progress) {
+  while (bytes > 0) {
+    Vectors vectors;
+    gather(places, targets, bytes, progress, vectors);
+    if (vectors.bytes == 0) return;
+    bytes -= vectors.bytes;
+  }
+}
+
 result<void> probe_directly(const TransportAddress& owner) {
   DirectProgress nothing;
   TROUPE_TRY_VOID(copy_directly(owner, {}, {}, 0, nothing).map([](std::int64_t) {}));

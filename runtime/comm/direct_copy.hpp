@@ -34,6 +34,11 @@ result<std::int64_t> copy_directly(const TransportAddress& owner,
                                    std::span<const std::span<std::byte>> targets,
                                    std::int64_t bytes_max, DirectProgress& progress);
 
+/// Moves `progress` past `bytes` bytes without copying.
+void skip_directly(std::span<const MemoryPlace> places,
+                   std::span<const std::span<std::byte>> targets, std::int64_t bytes,
+                   DirectProgress& progress);
+
 /// Whether memory of `owner` can be read at all: the same errors.
 result<void> probe_directly(const TransportAddress& owner);
 

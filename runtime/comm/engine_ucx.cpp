@@ -78,7 +78,7 @@ bool UcxEngine::step(TimePoint now) {
     arrivals_.pop_front();
     dispatch(std::move(arrival));
   }
-  const bool copying = copy_slice();
+  const bool copying = take_copies();
   finish_closes();
   expire(now);
   for (const std::uint64_t epoch : std::exchange(thirsty_, {})) {
@@ -384,6 +384,7 @@ void UcxEngine::on_sent(void* request, ucs_status_t /*status*/, void* send) {
 }
 
 void UcxEngine::close(TimePoint until) {
+  pool_.reset();
   std::vector<std::uint64_t> numbers;
   for (const auto& [number, pull] : pulls_) numbers.push_back(number);
   for (const std::uint64_t number : numbers)

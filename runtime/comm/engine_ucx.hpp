@@ -11,6 +11,7 @@
 // **Invariants:** a pull ends once; an epoch that was lost stays lost; nothing that UCX holds is
 // freed before its callback or the end of the worker.
 
+#include "runtime/comm/copy_pool.hpp"
 #include "runtime/comm/direct_copy.hpp"
 #include "runtime/comm/pull_plan.hpp"
 #include "runtime/comm/transport.hpp"
@@ -116,14 +117,12 @@ class UcxEngine {
     bool orphaned = false;
   };
 
-  /// A direct copy under way; done in slices between other work.
-  struct DirectCopy {
+  /// A direct copy that is over.
+  struct CopyDone {
     std::uint64_t epoch = 0;
     std::uint64_t pull = 0;
     std::uint32_t chunk = 0;
-    std::vector<MemoryPlace> places;
-    DirectProgress progress;
-    std::int64_t left = 0;
+    result<void> outcome;
   };
 
   /// What the owner keeps until its answer is out (kData) or read (kPlaces).
@@ -214,7 +213,9 @@ class UcxEngine {
   Pull* asked(const MessageHeader& header);
   void answered(Peer& peer, Pull& pull);
   void chunk_done(std::uint64_t number, std::uint32_t chunk);
-  bool copy_slice();
+  /// Takes what the copying threads have finished.
+  bool take_copies();
+  void copied(CopyDone copy);
   /// Asks again for everything, by lanes, under a new number.
   void restart_by_lanes(std::uint64_t number);
   void end_pull(std::uint64_t number, result<void> outcome);
@@ -248,7 +249,8 @@ class UcxEngine {
   std::set<std::uint64_t> thirsty_;  ///< epochs whose window has room for waiting pulls
   std::set<std::pair<TimePoint, std::uint64_t>> deadlines_;
   std::unordered_map<std::uint64_t, std::unique_ptr<Landing>> landings_;
-  std::deque<DirectCopy> copies_;
+  std::mutex copies_mutex_;  ///< guards the following
+  std::vector<CopyDone> copies_;
   std::unordered_map<std::uint64_t, std::unique_ptr<Answer>> answers_;
   std::map<std::pair<std::uint64_t, std::pair<std::uint64_t, std::uint32_t>>, std::uint64_t>
       pins_;  ///< (epoch, (pull, chunk)) → answer
@@ -257,6 +259,7 @@ class UcxEngine {
   std::unordered_map<std::uint64_t, std::unique_ptr<Send>> sends_;
   std::int32_t chunks_out_ = 0;
   TimePoint next_sweep_{};
+  std::unique_ptr<CopyPool> pool_;  ///< made when first needed; its threads end first
 };
 
 /// Bounds of the window between a reader and one owner.

@@ -14,8 +14,6 @@ constexpr std::int64_t kScatterBytesMax = std::int64_t{64} << 10;
 constexpr std::int64_t kScatterPartMax = std::int64_t{8} << 10;
 /// A request for places may cover more: nothing is buffered for it.
 constexpr std::int64_t kPlacesBytesMax = std::int64_t{64} << 20;
-/// Of a direct copy between two looks at the other work; about 0.2 ms.
-constexpr std::int64_t kSliceBytes = std::int64_t{2} << 20;
 
 TimePoint clock_now() {
   return std::chrono::time_point_cast<Duration>(std::chrono::steady_clock::now());
@@ -226,13 +224,23 @@ void UcxEngine::accept_places(Peer& peer, const MessageHeader& header,
                          places ? "places that were not asked for" : places.error().message));
   }
   pull->states[header.chunk] = ChunkState::kLanding;
-  copies_.push_back({.epoch = header.from,
-                     .pull = header.pull,
-                     .chunk = header.chunk,
-                     .places = *std::move(places),
-                     .progress = {},
-                     .left = chunk.bytes});
-  pump(peer);
+  CopyJob job{.owner = peer.address,
+              .places = *std::move(places),
+              .targets = chunk.targets,
+              .bytes = chunk.bytes,
+              .keep = pull->request.keep,
+              .finished = nullptr};
+  job.finished = [this, epoch = header.from, number = header.pull,
+                  index = header.chunk](result<void> outcome) {
+    {
+      const std::lock_guard lock(copies_mutex_);
+      copies_.push_back({epoch, number, index, std::move(outcome)});
+    }
+    worker_.wake();
+  };
+  if (pool_ == nullptr) pool_ = std::make_unique<CopyPool>(options_.copy_threads);
+  pool_->add(std::move(job));
+  thirsty_.insert(header.from);
 }
 
 void UcxEngine::accept_error(Peer& peer, const MessageHeader& header,
@@ -246,45 +254,37 @@ void UcxEngine::accept_error(Peer& peer, const MessageHeader& header,
   end_pull(header.pull, fail(std::move(error)));
 }
 
-bool UcxEngine::copy_slice() {
-  if (copies_.empty()) return false;
-  DirectCopy copy = std::move(copies_.front());
-  copies_.pop_front();
+bool UcxEngine::take_copies() {
+  std::vector<CopyDone> over;
+  {
+    const std::lock_guard lock(copies_mutex_);
+    over.swap(copies_);
+  }
+  for (CopyDone& copy : over) copied(std::move(copy));
+  return !over.empty();
+}
+
+void UcxEngine::copied(CopyDone copy) {
   Peer* peer = known_peer(copy.epoch);
-  if (peer == nullptr || peer->lost) return !copies_.empty();
+  if (peer == nullptr || peer->lost) return;
+  send(*peer, {.type = MessageType::kDone, .pull = copy.pull, .chunk = copy.chunk}, {});
   const auto pull = pulls_.find(copy.pull);
-  const MessageHeader done{.type = MessageType::kDone, .pull = copy.pull, .chunk = copy.chunk};
-  if (pull == pulls_.end()) {  // it ended meanwhile
-    send(*peer, done, {});
-    return !copies_.empty();
+  if (pull == pulls_.end()) return;  // it ended meanwhile
+  if (copy.outcome) {
+    counters_.bytes_direct.fetch_add(pull->second.chunks[copy.chunk].bytes);
+    return chunk_done(copy.pull, copy.chunk);
   }
-  const ChunkPlan& chunk = pull->second.chunks[copy.chunk];
-  result<std::int64_t> copied =
-      copy_directly(peer->address, copy.places, chunk.targets, kSliceBytes, copy.progress);
-  if (!copied) {
-    send(*peer, done, {});
-    Error error = std::move(copied).error();
-    if (error.code == ErrorCode::kUnsupported) {
-      log::warn("transport of {}: direct copies end, lanes instead: {}", options_.name,
-                error.message);
-      peer->direct = Direct::kNo;
-      restart_by_lanes(copy.pull);
-    } else if (error.code == ErrorCode::kRankDead) {
-      fail_peer(copy.epoch, error, true);
-    } else {
-      end_pull(copy.pull, fail(std::move(error)));
-    }
-    return !copies_.empty();
+  Error error = std::move(copy.outcome).error();
+  if (error.code == ErrorCode::kUnsupported) {
+    log::warn("transport of {}: direct copies end, lanes instead: {}", options_.name,
+              error.message);
+    peer->direct = Direct::kNo;
+    restart_by_lanes(copy.pull);
+  } else if (error.code == ErrorCode::kRankDead) {
+    fail_peer(copy.epoch, error, true);
+  } else {
+    end_pull(copy.pull, fail(std::move(error)));
   }
-  copy.left -= *copied;
-  counters_.bytes_direct.fetch_add(*copied);
-  if (copy.left > 0) {
-    copies_.push_back(std::move(copy));
-    return true;
-  }
-  send(*peer, done, {});
-  chunk_done(copy.pull, copy.chunk);
-  return !copies_.empty();
 }
 
 void UcxEngine::restart_by_lanes(std::uint64_t number) {

@@ -64,9 +64,12 @@ using PullSource =
     std::function<result<Pinned>(ColumnId column, std::int64_t first, std::int64_t rows)>;
 
 enum class TransportLanes : std::uint8_t {
-  kAuto,          ///< whatever reaches the peer fastest
-  kSharedMemory,  ///< same host only
-  kTcp,
+  kAuto,  ///< direct copies on one host, else RDMA where there is any, else TCP
+  kTcp,   ///< TCP only
+  /// Shared memory of UCX; same host only. A process that is killed while it sends leaves its half
+  /// written message in the receiver's queue, and nobody's messages pass it (UCX 1.13): for
+  /// processes that live and die together.
+  kSharedMemory,
 };
 
 struct TransportOptions {
@@ -76,9 +79,9 @@ struct TransportOptions {
   TransportLanes lanes = TransportLanes::kAuto;
   std::string interfaces;  ///< network interfaces, e.g. `eth0,lo`; empty: all
   /// Copy straight from the memory of owners on this host (process_vm_readv) when a probe shows
-  /// that the kernel permits it: half the processor time of the shared memory lane, but on one core
-  /// only, so that it is for hosts whose cores are all busy.
-  bool direct_copy = false;
+  /// that the kernel permits it; also with the lanes above, but for kTcp.
+  bool direct_copy = true;
+  int copy_threads = 2;                              ///< that make those copies, 1..64
   std::int64_t chunk_bytes = std::int64_t{4} << 20;  ///< most bytes of one answer
   std::int32_t chunks_in_flight = 8;                 ///< asked for and not yet here, per pull
   /// Most bytes that this owner copies together at a time for readers of scattered rows; further

@@ -76,6 +76,8 @@ result<void> check(const TransportOptions& options) {
   if (options.keepalive < std::chrono::milliseconds(10) ||
       options.keepalive > std::chrono::seconds(1))
     return wrong("keepalive in ns", options.keepalive.count(), "10 ms..1 s");
+  if (options.copy_threads < 1 || options.copy_threads > 64)
+    return wrong("copy_threads", options.copy_threads, "1..64");
   if (options.drain < Duration(0) || options.spin < Duration(0))
     return wrong("drain or spin in ns", std::min(options.drain, options.spin).count(), "0 or more");
   return {};

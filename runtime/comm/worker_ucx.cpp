@@ -30,9 +30,10 @@ std::string transports(TransportLanes lanes) {
     case TransportLanes::kAuto:
       break;
   }
-  // No cma lane: it has no error handling, so that a dead peer would never be told. Direct copies
+  // No shared memory: a process killed while it writes to a receiver's queue blocks that queue for
+  // all. No cma: it has no error handling, so that a dead peer would never be told. Direct copies
   // (direct_copy.hpp) do the same with errors.
-  return has_infiniband() ? "posix,sysv,tcp,ib" : "posix,sysv,tcp";
+  return has_infiniband() ? "tcp,ib" : "tcp";
 }
 
 /// UCX takes over SIGSEGV and its kin when it is loaded; a runtime that is embedded must not.
@@ -93,7 +94,7 @@ result<void> UcxWorker::make_context(TransportLanes lanes, const std::string& in
   TROUPE_TRY_VOID(config.read());
   TROUPE_TRY_VOID(config.set("TLS", transports(lanes)));
   if (!interfaces.empty()) TROUPE_TRY_VOID(config.set("NET_DEVICES", interfaces));
-  if (lanes != TransportLanes::kTcp) TROUPE_TRY_VOID(config.set("MM_ERROR_HANDLING", "y"));
+  if (lanes == TransportLanes::kSharedMemory) TROUPE_TRY_VOID(config.set("MM_ERROR_HANDLING", "y"));
   const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(keepalive);
   TROUPE_TRY_VOID(config.set("KEEPALIVE_INTERVAL", fmt::format("{}ms", milliseconds.count())));
   ucp_params_t params{};

@@ -11,7 +11,7 @@
 namespace troupe::runtime {
 namespace {
 
-constexpr std::size_t kKeptFrom = std::size_t{256} << 10;
+constexpr std::size_t kKeptFrom = std::size_t{16} << 10;
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 constexpr std::size_t kAlignment = 64;
 
@@ -46,13 +46,14 @@ std::shared_ptr<std::byte> ReceivePool::take(std::size_t bytes) {
   Buffer buffer;
   {
     const std::lock_guard lock(mutex_);
-    // The newest first: its pages may still be in a cache.
-    const auto place = std::find_if(kept_.rbegin(), kept_.rend(),
-                                    [size](const Buffer& one) { return one.size == size; });
-    if (place != kept_.rend()) {
-      buffer = *place;
+    const auto sized = by_size_.find(size);
+    if (sized != by_size_.end() && !sized->second.empty()) {
+      // The newest: its pages may still be in a cache.
+      const Kept::iterator newest = sized->second.back();
+      sized->second.pop_back();
+      buffer = *newest;
       bytes_kept_ -= static_cast<std::int64_t>(size);
-      kept_.erase(std::next(place).base());
+      kept_.erase(newest);
     }
   }
   if (buffer.data == nullptr) buffer = allocate(size);
@@ -72,12 +73,14 @@ void ReceivePool::give_back(Buffer buffer) {
     if (buffer.size < kKeptFrom || size > cache_bytes_) {
       gone.push_back(buffer);
     } else {
-      kept_.push_back(buffer);
+      by_size_[buffer.size].push_back(kept_.insert(kept_.end(), buffer));
       bytes_kept_ += size;
     }
     while (bytes_kept_ > cache_bytes_) {
       gone.push_back(kept_.front());
       bytes_kept_ -= static_cast<std::int64_t>(kept_.front().size);
+      auto& sized = by_size_[kept_.front().size];
+      sized.erase(sized.begin());  // the oldest of all is the oldest of its size
       kept_.pop_front();
     }
   }
@@ -85,10 +88,11 @@ void ReceivePool::give_back(Buffer buffer) {
 }
 
 void ReceivePool::trim() {
-  std::deque<Buffer> gone;
+  Kept gone;
   {
     const std::lock_guard lock(mutex_);
     gone.swap(kept_);
+    by_size_.clear();
     bytes_kept_ = 0;
   }
   for (const Buffer& one : gone) release(one);

@@ -1,16 +1,19 @@
 #pragma once
 
-// Buffers that pulled columns land in. Big ones are kept for the next pull when the last view of
-// them has gone: fresh memory costs a page fault each 4 KiB, as much as the transfer itself.
+// Buffers that pulled columns land in. Those from 16 KiB on are kept for the next pull when the
+// last view of them has gone: fresh memory costs a page fault each 4 KiB, as much as the transfer
+// itself.
 //
 // **Threads:** any. A buffer may outlive the pool.
 // **Invariants:** at most `cache_bytes` are kept; the oldest go first. Contents are not cleared.
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <memory>
 #include <mutex>
+#include <unordered_map>
+#include <vector>
 
 namespace troupe::runtime {
 
@@ -38,7 +41,9 @@ class ReceivePool : public std::enable_shared_from_this<ReceivePool> {
 
   const std::int64_t cache_bytes_;
   mutable std::mutex mutex_;  ///< guards the following
-  std::deque<Buffer> kept_;   ///< oldest first
+  using Kept = std::list<Buffer>;
+  Kept kept_;                                                             ///< oldest first
+  std::unordered_map<std::size_t, std::vector<Kept::iterator>> by_size_;  ///< newest last
   std::int64_t bytes_kept_ = 0;
 };
 

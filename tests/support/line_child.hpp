@@ -115,6 +115,11 @@ class LineChild {
   void signal(int number) {
     if (pid_ > 0) ::kill(pid_, number);
   }
+  /// SIGSTOP, and returns when it has stopped: a signal takes its time.
+  void stop() {
+    signal(SIGSTOP);
+    ::waitpid(pid_, nullptr, WUNTRACED);
+  }
   void reap() {
     if (pid_ > 0) ::waitpid(pid_, nullptr, 0);
     pid_ = -1;

@@ -23,6 +23,13 @@ using test::to_hex;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
+/// MiB that may stay; ASan keeps freed memory in quarantine.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr double kKept = 400;
+#else
+constexpr double kKept = 24;
+#endif
+
 struct RankFigures {
   std::int64_t columns = 0, bytes = 0, leases = 0, served = 0, pins = 0;
   double resident = 0;
@@ -69,7 +76,7 @@ class ExchangeProcessTest : public ::testing::TestWithParam<std::string> {
     auto batch =
         controller_->import_batch(from_hex(ask(rank, fmt::format("make {} {}", rows, row_bytes))));
     EXPECT_TRUE(batch) << batch.error().to_string();
-    return *std::move(batch);
+    return batch ? *std::move(batch) : Batch();
   }
   RankFigures figures(std::size_t rank) {
     std::istringstream words(ask(rank, "statistics"));
@@ -98,7 +105,7 @@ class ExchangeProcessTest : public ::testing::TestWithParam<std::string> {
   std::mutex mutex_;  ///< guards the children's lines
 };
 
-INSTANTIATE_TEST_SUITE_P(Lanes, ExchangeProcessTest, ::testing::Values("auto", "shm", "tcp"),
+INSTANTIATE_TEST_SUITE_P(Lanes, ExchangeProcessTest, ::testing::Values("direct", "tcp"),
                          [](const auto& one) { return one.param; });
 
 TEST_P(ExchangeProcessTest, ColumnsOfEveryKindArriveAsTheyWere) {
@@ -176,8 +183,8 @@ TEST_P(ExchangeProcessTest, NothingIsHeldAndNoMemoryKeptAfterAThousandPulls) {
   const double there = figures(0).resident;
   for (int i = 0; i < 1000; ++i) once();
   expect_nothing_held();
-  EXPECT_LT(test::resident_mib() - here, 24);
-  EXPECT_LT(figures(0).resident - there, 24);
+  EXPECT_LT(test::resident_mib() - here, kKept);
+  EXPECT_LT(figures(0).resident - there, kKept);
 }
 
 TEST_P(ExchangeProcessTest, KilledOwnerIsRankDeadThatNamesOwnerAndColumn) {
@@ -203,7 +210,7 @@ TEST_P(ExchangeProcessTest, KilledOwnerIsRankDeadThatNamesOwnerAndColumn) {
 TEST_P(ExchangeProcessTest, StoppedOwnerIsADeadlineInTime) {
   const Batch far = make(0, 64, 65'536);
   ASSERT_TRUE(far.slice(0, 1)->resolve());
-  ranks_[0]->signal(SIGSTOP);
+  ranks_[0]->stop();
   const auto start = std::chrono::steady_clock::now();
   const result<Batch> back = far.resolve(nullptr, Deadline::in(300ms));
   ASSERT_FALSE(back);

@@ -1,6 +1,8 @@
 #pragma once
 
 // Several column exchanges in one process over a `LocalNetwork`: a controller and its ranks.
+//
+// **Threads:** any; a world is built and destroyed by one.
 
 #include "runtime/comm/transport_local.hpp"
 #include "runtime/exchange/column_exchange.hpp"
@@ -66,7 +68,7 @@ class ExchangeWorld {
     EXPECT_TRUE(bytes) << bytes.error().to_string();
     auto imported = controller->import_batch(*bytes);
     EXPECT_TRUE(imported) << imported.error().to_string();
-    return *std::move(imported);
+    return imported ? *std::move(imported) : Batch();
   }
   /// Waits until `holds` does, or fails.
   template <class Condition>

@@ -2,6 +2,8 @@
 
 // What exchange_process_test and its rank processes both know: options, and batches that either can
 // make up.
+//
+// **Threads:** any.
 
 #include "runtime/exchange/column_exchange.hpp"
 
@@ -12,19 +14,18 @@
 
 namespace troupe::runtime {
 
-/// `auto`, `shm` (no direct copies) or `tcp`.
+/// `direct` or `tcp`.
 inline result<std::unique_ptr<ColumnExchange>> open_process_exchange(
     ColumnOwner self, const std::vector<std::byte>& key, const std::string& mode) {
   TransportOptions transport;
   std::copy(key.begin(), key.end(), transport.key.begin());
-  transport.interfaces = mode == "shm" ? "" : "lo";
-  transport.direct_copy = mode == "auto";
-  if (mode == "shm") transport.lanes = TransportLanes::kSharedMemory;
+  transport.interfaces = "lo";
+  transport.direct_copy = mode == "direct";
   if (mode == "tcp") transport.lanes = TransportLanes::kTcp;
   ExchangeOptions options;
   options.self = std::move(self);
   options.inline_bytes_max = 256;
-  options.pull_deadline = std::chrono::seconds(20);
+  options.pull_deadline = std::chrono::seconds(60);  // also under a sanitizer on a busy machine
   return ColumnExchange::open(std::move(options), std::move(transport));
 }
 

@@ -1,6 +1,8 @@
 #pragma once
 
 // Columns of bytes that both a test and its child can make up: byte `i` of column `c` is known.
+//
+// **Threads:** any.
 
 #include "runtime/comm/transport.hpp"
 
@@ -92,7 +94,7 @@ inline std::int64_t first_wrong(std::uint64_t column, std::int64_t first,
   return -1;
 }
 
-/// `auto`, `shm` (lanes only), `tcp`.
+/// `direct` (copies where permitted), `shm` (of UCX), `tcp`.
 inline TransportOptions transport_options(std::string_view mode, const SessionKey& key) {
   TransportOptions options;
   options.key = key;
@@ -100,8 +102,8 @@ inline TransportOptions transport_options(std::string_view mode, const SessionKe
   if (mode == "shm") {
     options.lanes = TransportLanes::kSharedMemory;
     options.interfaces.clear();
-    options.direct_copy = false;
   }
+  options.direct_copy = mode == "direct";
   if (mode == "tcp") options.lanes = TransportLanes::kTcp;
   return options;
 }
