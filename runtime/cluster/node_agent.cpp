@@ -13,6 +13,7 @@ namespace troupe::runtime {
 namespace {
 
 constexpr Duration kReportAnywayEvery = std::chrono::seconds(5);
+constexpr std::size_t kReservationBytesMax = 512;
 constexpr Duration kFarewellWithin = std::chrono::milliseconds(500);
 
 TimePoint now() { return SteadyClock().now(); }
@@ -85,6 +86,7 @@ result<void> NodeAgent::Impl::open() {
   if (hub_ != nullptr) ranks.token = hub_->options().token;
   ranks.environment = options_.rank_environment;
   ranks.cgroup_parent = options_.cgroup_parent;
+  ranks.devices_by_place = static_cast<bool>(options_.place);
   ranks.limit_address_space = options_.limit_address_space;
   ranks.processes = options_.processes;
   ranks.logs.node = options_.name;
@@ -175,6 +177,15 @@ void NodeAgent::Impl::start_rank(Channel& channel, Payload payload, Responder re
   if (channel.peer().role != PeerRole::kController || channel.peer().name != start->job)
     return responder.reply(fail(ErrorCode::kInvalidArgument, "{} may not start ranks of job {}",
                                 channel.peer().to_string(), start->job));
+  for (const auto& [what, name] :
+       {std::pair("job", &start->job), std::pair("group", &start->group)}) {
+    if (auto named = check_job_name(what, *name); !named)
+      return responder.reply(fail(std::move(named).error()));
+  }
+  if (start->reservation.size() > kReservationBytesMax)
+    return responder.reply(
+        fail(ErrorCode::kInvalidArgument, "{} rank {}: a reservation name of {} bytes, at most {}",
+             start->group, start->rank.value, start->reservation.size(), kReservationBytesMax));
   RankPlace place;
   if (options_.place) {
     auto found = options_.place(*start);

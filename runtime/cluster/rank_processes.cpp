@@ -90,7 +90,7 @@ ProcessSpec RankProcesses::spec_of(const RankLaunch& launch, const RankPlace& pl
   record.node = options_.node;
   record.devices = place.devices;
   spec.environment[std::string(kRankRecordVariable)] = record.to_json();
-  if (!place.visible.empty() || !place.devices.empty())
+  if (options_.devices_by_place || !place.visible.empty() || !place.devices.empty())
     spec.environment["CUDA_VISIBLE_DEVICES"] = fmt::format("{}", fmt::join(place.visible, ","));
   spec.environment_removed.emplace_back(kTokenFileVariable);
   spec.environment.erase(std::string(kTokenFileVariable));

@@ -30,6 +30,9 @@ struct RankProcessesOptions {
   std::string token;                               ///< join token; empty: none
   std::map<std::string, std::string> environment;  ///< of every rank, e.g. TROUPE_TLS_FOLDER
   std::string cgroup_parent;                       ///< see ProcessSpec
+  /// A place says all that a rank may see: one without devices sees none. Otherwise such a rank
+  /// inherits CUDA_VISIBLE_DEVICES.
+  bool devices_by_place = false;
   /// Without a cgroup: RankPlace::memory_max becomes RLIMIT_AS. Off by default, since CUDA and
   /// large libraries reserve far more address space than they use.
   bool limit_address_space = false;

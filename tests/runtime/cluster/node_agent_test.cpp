@@ -250,6 +250,27 @@ TEST_F(NodeAgentTest, StopEndsOneRankAndTheEndOfTheJobAll) {
   EXPECT_TRUE(agent_->state().jobs.empty());
 }
 
+TEST_F(NodeAgentTest, AConnectionThatBreaksIsMadeAgainAndNothingIsLost) {
+  open();
+  Controller controller(system_, agent_->address());
+  ASSERT_TRUE(controller.launch(0, rank({"say", "zero", "sleep"})));
+  ASSERT_TRUE(controller.launch(1, rank({"say", "one", "sleep"})));
+  ASSERT_TRUE(controller.prints("zero") && controller.prints("one"));
+  const int first = pid_of(0);
+  const int second = pid_of(1);
+  const auto channel = controller.launcher().channel_to(agent_->address());
+  ASSERT_TRUE(channel);
+  channel->close(Error{.code = ErrorCode::kIo, .message = "cable", .origin = {}, .causes = {}});
+  ::kill(second, SIGKILL);  // ends while nobody is there to hear it
+  EXPECT_THAT(controller.first_exit(), StartsWith("policy rank 1 on gpu-1 was killed by signal 9"));
+  std::this_thread::sleep_for(800ms);  // more than the controller's grace
+  EXPECT_TRUE(alive(first));
+  ASSERT_TRUE(controller.launch(2, rank({"sleep"})));
+  controller.end();
+  EXPECT_THAT(controller.exits(3), SizeIs(3)) << "each launch has one exit";
+  EXPECT_TRUE(becomes_true([&] { return !alive(first); }));
+}
+
 TEST_F(NodeAgentTest, ARevokedReservationKillsItsRanks) {
   open();
   Controller controller(system_, agent_->address());
@@ -279,6 +300,8 @@ TEST_F(NodeAgentTest, OnlyTheRightPeersAreHeard) {
   start.job = "other";
   EXPECT_THAT(ask(kRankStart, start), HasSubstr("may not start ranks of job other"));
   start.job = "mine";
+  EXPECT_THAT(ask(kRankStart, start), HasSubstr("group name ''"));
+  start.group = "policy";
   EXPECT_THAT(ask(kRankStart, start), HasSubstr("not its controller's")) << "before its hello";
   EXPECT_THAT(ask(kAgentDrain, AgentDrain{.grace = 0s, .reason = "no"}),
               HasSubstr("may not drain"));

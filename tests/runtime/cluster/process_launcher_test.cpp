@@ -90,6 +90,15 @@ TEST_F(ProcessLauncherTest, AKillNamesTheSignal) {
   EXPECT_EQ(launcher_->pid_of("policy", RankId{0}), 0);
 }
 
+TEST_F(ProcessLauncherTest, BinaryAndPartialOutputIsPrintedHarmlessly) {
+  open();
+  ASSERT_TRUE(launch(0, {"binary", "partial", "half a line", "exit", "0"}));
+  exits(1);
+  EXPECT_TRUE(becomes_true([&] {
+    return printed() == "[policy/0] \\x00\\xff\\xfe\\x1b[31m caf\xc3\xa9\n[policy/0] half a line\n";
+  })) << printed();
+}
+
 TEST_F(ProcessLauncherTest, AFailedLaunchIsItsOwnAnswerAndHasNoExit) {
   open();
   RankLaunch launch{
