@@ -370,7 +370,10 @@ void CoreMachine::finish_removal(Group& group) {
   const GroupId id = group.id();
   group.status = GroupStatus::kRemoved;
   for (const AnswerSlot& slot : group.removers) complete(slot, id);
-  GroupChange change{.kind = ChangeKind::kRemoved, .group = id, .status = GroupStatus::kRemoved};
+  GroupChange change{.kind = ChangeKind::kRemoved,
+                     .group = id,
+                     .status = GroupStatus::kRemoved,
+                     .epoch = group.ledger.epoch};
   change.cause = group.removal_cause;
   tell(group, std::move(change));
   bundles_ -= group.ledger.request.bundles.size();

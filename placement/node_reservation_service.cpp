@@ -61,6 +61,8 @@ void NodeReservationService::say_hello(const Ref<Channel>& head, const NodeHello
         log::warn("placement: the head refuses node {}: {}", self->options_.spec.name,
                   answer.error().to_string());
         if (self->options_.on_refused) self->options_.on_refused(answer.error());
+        // Whoever keeps the channel dials again: the head may still believe in the agent before.
+        head->close(answer.error());
       });
 }
 

@@ -252,9 +252,10 @@ void PlacementClient::Impl::apply(const GroupChange& change) {
     const auto known = groups_.find(change.group);
     if (known == groups_.end() && change.kind == ChangeKind::kRemoved) return;
     Entry& entry = known != groups_.end() ? known->second : groups_[change.group];
-    if (change.epoch < entry.news.epoch) return;
+    // Of an older placement; that it is gone is news whatever the epoch.
+    if (change.epoch < entry.news.epoch && change.kind != ChangeKind::kRemoved) return;
     entry.news.status = change.status;
-    entry.news.epoch = change.epoch;
+    entry.news.epoch = std::max(entry.news.epoch, change.epoch);
     entry.news.cause = change.cause;
     if (change.kind == ChangeKind::kActive || change.kind == ChangeKind::kMoved ||
         change.kind == ChangeKind::kResized)
@@ -296,7 +297,8 @@ void PlacementClient::Impl::drop(GroupId id) {
   ask("placement.remove", encode_keys(std::span(&key, 1)), Deadline::in(options_.request_within),
       [weak = weak_from_this(), id](const Reply& answer) {
         // Not removed in time: the head does it when it sees that this owner is gone.
-        if (!answer) log::warn("group {}: {}", id.value, answer.error().to_string());
+        if (!answer && answer.error().code != ErrorCode::kAborted)
+          log::warn("group {}: {}", id.value, answer.error().to_string());
         const auto self = weak.lock();
         if (!self) return;
         const std::lock_guard lock(self->mutex_);

@@ -76,7 +76,7 @@ void SimWorld::check_groups() {
       placements.push_back(placement);
       all_in_cluster = all_in_cluster && head_->cluster().node(placement.node) != nullptr;
       if (!attached[placement.node_name]) continue;
-      const auto committed = committed_.find({group.id, slot.slot.slot});
+      const auto committed = committed_.find({group.id, slot.slot.slot, slot.epoch});
       require(committed != committed_.end(), "group {}: active, yet slot {} was never committed",
               group.id.value, slot.slot.slot);
       const SimNode& node = nodes_[committed->second.first];
@@ -198,8 +198,10 @@ void SimWorld::check_quiescent() {
   const std::string reserved(wait_reason_name(WaitReason::kReserved));
   for (const Decision& decision : pass->decisions) {
     // What would fit only where a place is held for a group before it may wait; that it gets its
-    // turn is shown when groups are removed one by one.
-    require(decision.kind != DecisionKind::kPlaced || why[decision.group] == reserved,
+    // turn is shown when groups are removed one by one. The scheduler does not tell that reason of
+    // groups under repair.
+    const bool repaired = head_->cluster().group(decision.group) != nullptr;
+    require(decision.kind != DecisionKind::kPlaced || why[decision.group] == reserved || repaired,
             "group '{}' waits, yet it fits: {}", decision.group, why[decision.group]);
   }
   check_clients();

@@ -270,7 +270,7 @@ void SimWorld::pass_arrives(std::size_t index, ConnectionId connection, const By
   }
   check_pass_order(node, pass);
   for (const HeldBundle& bundle : changes.committed)
-    committed_[{bundle.group, bundle.slot}] = {index, node.incarnation};
+    committed_[{bundle.group, bundle.slot, bundle.epoch}] = {index, node.incarnation};
   for (const std::string& notice : changes.notices) note("node: " + notice);
   counts_.refusals += changes.notices.size();
   if (node.endpoint->connection != connection) return;

@@ -24,6 +24,7 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -215,7 +216,8 @@ class SimWorld {
   std::deque<SimClient> clients_{};
   std::uint64_t last_incarnation_ = 0;
   /// Where and by which agent process each slot was committed.
-  std::map<std::pair<GroupId, std::uint32_t>, std::pair<std::size_t, std::uint64_t>> committed_{};
+  std::map<std::tuple<GroupId, std::uint32_t, Epoch>, std::pair<std::size_t, std::uint64_t>>
+      committed_{};
 
   std::optional<PlacementCore> head_{};
   std::uint64_t head_life_ = 0;
