@@ -20,6 +20,6 @@ if(header_sources)
   add_library(check_headers OBJECT EXCLUDE_FROM_ALL ${header_sources})
   target_compile_options(check_headers PRIVATE -O0 -Wno-psabi)
   target_include_directories(check_headers PRIVATE ${CMAKE_SOURCE_DIR})
-  target_link_libraries(check_headers PRIVATE troupe_flags fmt::fmt tl::expected Threads::Threads
+  target_link_libraries(check_headers PRIVATE troupe_flags schemas fmt::fmt tl::expected Threads::Threads
     nlohmann_json::nlohmann_json CAF::core $<TARGET_NAME_IF_EXISTS:troupe_torch>)
 endif()

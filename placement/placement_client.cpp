@@ -87,13 +87,17 @@ class PlacementClient::Impl : public std::enable_shared_from_this<PlacementClien
     Done done;
     runtime::CallTimer::Id timer{};
   };
+  struct Waiting {
+    completer<GroupNews> end;
+    runtime::CallTimer::Id timer{};
+  };
   struct Entry {
     std::string name;
     bool held = false;  ///< by a handle
     bool detached = false;
     GroupNews news;
     GroupWatcher watcher;
-    std::map<std::uint64_t, completer<GroupNews>> waiters;
+    std::map<std::uint64_t, Waiting> waiters;
   };
 
   void session_answered(const Ref<Channel>& head, const Reply& answer);
@@ -230,7 +234,7 @@ void PlacementClient::Impl::fail_all(const Error& cause) {
   }
   for (auto& [id, one] : asked) one.done(fail(cause));
   for (auto& [id, entry] : groups) {
-    for (auto& [number, waiter] : entry.waiters) waiter.fail(cause);
+    for (auto& [number, waiter] : entry.waiters) waiter.end.fail(cause);
   }
 }
 
@@ -241,7 +245,7 @@ void PlacementClient::Impl::told(std::span<const std::byte> payload) {
 }
 
 void PlacementClient::Impl::apply(const GroupChange& change) {
-  std::map<std::uint64_t, completer<GroupNews>> over;
+  std::map<std::uint64_t, Waiting> over;
   GroupWatcher watcher;
   GroupNews news;
   std::string name;
@@ -267,10 +271,11 @@ void PlacementClient::Impl::apply(const GroupChange& change) {
     name = entry.name;
   }
   for (auto& [number, waiter] : over) {
+    timer_.remove(waiter.timer);
     if (is_over(news.status))
-      waiter.fail(end_of(name, news));
+      waiter.end.fail(end_of(name, news));
     else
-      waiter.complete(news);
+      waiter.end.complete(news);
   }
   if (watcher) watcher(change);
 }
@@ -318,8 +323,9 @@ pending<GroupNews> PlacementClient::Impl::wait_active(GroupId id, Deadline deadl
     ends.second.complete(entry.news);
   } else {
     const std::uint64_t number = ++last_id_;
-    entry.waiters.emplace(number, ends.second);
-    timer_.add(deadline.at, [weak = weak_from_this(), id, number] {
+    Waiting& waiting = entry.waiters[number];
+    waiting.end = ends.second;
+    waiting.timer = timer_.add(deadline.at, [weak = weak_from_this(), id, number] {
       const auto self = weak.lock();
       if (!self) return;
       completer<GroupNews> late;
@@ -330,7 +336,7 @@ pending<GroupNews> PlacementClient::Impl::wait_active(GroupId id, Deadline deadl
         if (group == self->groups_.end()) return;
         const auto waiter = group->second.waiters.find(number);
         if (waiter == group->second.waiters.end()) return;
-        late = std::move(waiter->second);
+        late = std::move(waiter->second.end);
         group->second.waiters.erase(waiter);
         text = fmt::format("group '{}' is still {}", group->second.name,
                            group_status_name(group->second.news.status));
