@@ -201,6 +201,7 @@ result<std::unique_ptr<LaneGate::Turn>> AgentLanes::wait(const LaneTicket& ticke
                                                          Deadline deadline) {
   LaneWait wanted{.lane = ticket.lane,
                   .number = ticket.number,
+                  .floor = ticket.floor,
                   .phase = phase,
                   .declared = false,
                   .resident = {},

@@ -41,7 +41,19 @@ std::vector<LaneEffect> LaneCore::step(const LaneEvent& event, TimePoint now) {
   return effects;
 }
 
+void LaneCore::settle(std::uint64_t floor, Effects& effects) {
+  for (const std::uint64_t number : lane_.settle(floor)) {
+    const auto ask = asks_.extract(number);
+    effects.push_back(TurnRefused{
+        ask.mapped().request,
+        make_error(
+            ErrorCode::kCancelled,
+            fmt::format("lane {}: ticket {} is over, as its controller says", name_, number))});
+  }
+}
+
 void LaneCore::on(const AskTurn& event, TimePoint now, Effects& effects) {
+  settle(event.floor, effects);
   auto joined = lane_.wait(
       {.number = event.number, .rank = event.rank, .phase = event.phase.name, .since = now});
   if (!joined) {
@@ -64,6 +76,7 @@ void LaneCore::on(const EndTurn& event, TimePoint now, Effects& effects) {
 }
 
 void LaneCore::on(const SkipTickets& event, TimePoint now, Effects& effects) {
+  settle(event.floor, effects);
   for (const std::uint64_t number : event.numbers) {
     // Who has the turn ends it himself, also when nobody wants his result any more.
     const bool held = lane_.holder() && lane_.holder()->number == number;

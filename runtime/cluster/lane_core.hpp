@@ -29,6 +29,7 @@ using LaneRequestId = std::uint64_t;
 struct AskTurn {
   LaneRequestId request = 0;
   std::uint64_t number = 0;
+  std::uint64_t floor = 0;  ///< tickets below are over
   std::string rank;
   Phase phase;            ///< keys with this rank as owner
   bool declared = false;  ///< without: nothing but the turn
@@ -41,6 +42,7 @@ struct EndTurn {
 /// From the controller: will not be used (any more).
 struct SkipTickets {
   std::vector<std::uint64_t> numbers;
+  std::uint64_t floor = 0;  ///< tickets below are over
 };
 struct RankGone {
   std::string rank;
@@ -110,6 +112,7 @@ class LaneCore {
   void on(const AskExpired& event, TimePoint now, Effects& effects);
   void on(const MoveEnded& event, TimePoint now, Effects& effects);
 
+  void settle(std::uint64_t floor, Effects& effects);
   /// Ends a ticket; a wait for it is refused with `cause`.
   void finish(std::uint64_t number, const Error& cause, TimePoint now, Effects& effects);
   /// Gives the turn on, and makes the memory of the holder's phase fit.

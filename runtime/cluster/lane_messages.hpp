@@ -21,19 +21,18 @@ namespace troupe::runtime {
 struct LaneWait {
   std::string lane;
   std::uint64_t number = 0;
+  std::uint64_t floor = 0;  ///< as LaneTicket
   std::string phase;
   bool declared = false;  ///< the phase has needs; without them the ledger is left alone
   std::vector<std::string> resident;
   std::int64_t scratch_bytes = 0;
   Duration within{};  ///< of the wait
   static constexpr auto fields() {
-    return std::tuple{field("lane", &LaneWait::lane),
-                      field("within", &LaneWait::within),
-                      field("number", &LaneWait::number),
-                      field("phase", &LaneWait::phase),
-                      field("declared", &LaneWait::declared),
-                      field("resident", &LaneWait::resident),
-                      field("scratch_bytes", &LaneWait::scratch_bytes)};
+    return std::tuple{
+        field("floor", &LaneWait::floor),       field("lane", &LaneWait::lane),
+        field("within", &LaneWait::within),     field("number", &LaneWait::number),
+        field("phase", &LaneWait::phase),       field("declared", &LaneWait::declared),
+        field("resident", &LaneWait::resident), field("scratch_bytes", &LaneWait::scratch_bytes)};
   }
 };
 
@@ -49,9 +48,11 @@ struct LaneRelease {
 /// controller → agent: `lane.skip`, tickets of one lane that nobody will use any more.
 struct LaneSkip {
   std::string lane;
+  std::uint64_t floor = 0;  ///< as LaneTicket
   std::vector<std::uint64_t> numbers;
   static constexpr auto fields() {
-    return std::tuple{field("lane", &LaneSkip::lane), field("numbers", &LaneSkip::numbers)};
+    return std::tuple{field("lane", &LaneSkip::lane), field("floor", &LaneSkip::floor),
+                      field("numbers", &LaneSkip::numbers)};
   }
 };
 struct LaneSkips {

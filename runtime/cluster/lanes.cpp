@@ -307,6 +307,7 @@ void LaneService::State::wait(Channel& channel, const LaneWait& wanted, Deadline
   const std::string& rank = channel.peer().name;
   AskTurn ask{.request = 0,
               .number = wanted.number,
+              .floor = wanted.floor,
               .rank = rank,
               .phase = {.name = wanted.phase, .resident = {}, .scratch = {wanted.scratch_bytes}},
               .declared = wanted.declared};
@@ -353,13 +354,13 @@ result<void> LaneService::State::skip(Channel& channel, const LaneSkips& skips) 
         done = fail(core.error());
         continue;
       }
-      const std::uint64_t last = (*core)->lane().next() + kTicketsAheadMax;
+      const std::uint64_t last = std::max(one.floor, (*core)->lane().next()) + kTicketsAheadMax;
       for (const std::uint64_t number : one.numbers) {
         if (number > last)
           done = fail(ErrorCode::kResourceExhausted, "lane {}: ticket {} is beyond {}", one.lane,
                       number, last);
       }
-      step_locked(**core, SkipTickets{one.numbers}, effects);
+      step_locked(**core, SkipTickets{one.numbers, one.floor}, effects);
     }
   }
   perform(std::move(effects));

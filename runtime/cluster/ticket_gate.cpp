@@ -4,6 +4,7 @@
 #include "runtime/cluster/lane_messages.hpp"
 #include "runtime/task/when_done.hpp"
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -81,13 +82,15 @@ void TicketOutbox::State::again_locked() {
 void TicketOutbox::State::flush() {
   const Ref<Channel> channel = options.channel();
   std::deque<LaneTicket> tickets;
-  std::map<std::string, std::vector<std::uint64_t>> by_lane;
+  std::map<std::string, LaneSkip> by_lane;
   {
     const std::scoped_lock lock(mutex);
     if (closed || in_flight || queued.empty()) return;
     if (!channel || channel->failure()) return again_locked();
     while (!queued.empty() && tickets.size() < kTicketsPerRequestMax) {
-      by_lane[queued.front().lane].push_back(queued.front().number);
+      LaneSkip& lane = by_lane[queued.front().lane];
+      lane.numbers.push_back(queued.front().number);
+      lane.floor = std::max(lane.floor, queued.front().floor);
       tickets.push_back(std::move(queued.front()));
       queued.pop_front();
     }
@@ -95,7 +98,10 @@ void TicketOutbox::State::flush() {
     in_flight = true;
   }
   LaneSkips skips;
-  for (auto& [lane, numbers] : by_lane) skips.lanes.push_back({lane, std::move(numbers)});
+  for (auto& [lane, skip] : by_lane) {
+    skip.lane = lane;
+    skips.lanes.push_back(std::move(skip));
+  }
   auto bytes = encode_value(skips);
   if (!bytes) return answered(std::move(tickets), fail(bytes.error()));
   const auto kept = std::make_shared<std::deque<LaneTicket>>(std::move(tickets));
@@ -130,9 +136,17 @@ void TicketOutbox::State::answered(std::deque<LaneTicket> tickets,
 /// A place in line: a number that the agent will be told is over.
 class TicketGate::Place final : public LaneGate::Turn {
  public:
-  Place(LaneTicket ticket, std::shared_ptr<TicketOutbox> outbox)
-      : ticket_(std::move(ticket)), outbox_(std::move(outbox)) {}
-  ~Place() override { outbox_->skip(ticket_); }
+  Place(LaneTicket ticket, std::shared_ptr<Numbers> numbers, std::shared_ptr<TicketOutbox> outbox)
+      : ticket_(std::move(ticket)), numbers_(std::move(numbers)), outbox_(std::move(outbox)) {}
+  ~Place() override {
+    LaneTicket over = ticket_;
+    {
+      const std::scoped_lock lock(numbers_->mutex);
+      numbers_->alive.erase(ticket_.number);
+      over.floor = numbers_->floor_locked();
+    }
+    outbox_->skip(std::move(over));
+  }
   result<void> wait(Deadline /*deadline*/) override {
     return fail(ErrorCode::kUnsupported, "lane {}: ticket {} is waited for at the rank's agent",
                 ticket_.lane, ticket_.number);
@@ -141,6 +155,7 @@ class TicketGate::Place final : public LaneGate::Turn {
 
  private:
   const LaneTicket ticket_;
+  const std::shared_ptr<Numbers> numbers_;
   const std::shared_ptr<TicketOutbox> outbox_;
 };
 
@@ -150,7 +165,14 @@ result<std::unique_ptr<LaneGate::Turn>> TicketGate::reserve(const LaneRequest& r
                 "lane {}: {} asks for phase {}: the agent has not confirmed {} tickets", lane_,
                 request.owner, request.phase, outbox_->unconfirmed());
   }
-  return std::make_unique<Place>(LaneTicket{lane_, last_.fetch_add(1) + 1}, outbox_);
+  LaneTicket ticket{lane_};
+  {
+    const std::scoped_lock lock(numbers_->mutex);
+    ticket.number = ++numbers_->last;
+    numbers_->alive.insert(ticket.number);
+    ticket.floor = numbers_->floor_locked();
+  }
+  return std::make_unique<Place>(std::move(ticket), numbers_, outbox_);
 }
 
 }  // namespace troupe::runtime

@@ -15,11 +15,12 @@
 #include "runtime/group/lane_ticket.hpp"
 #include "runtime/link/channel.hpp"
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
 
 namespace troupe::runtime {
@@ -61,7 +62,15 @@ class TicketGate final : public LaneGate {
   class Place;
   const std::string lane_;
   const std::shared_ptr<TicketOutbox> outbox_;
-  std::atomic<std::uint64_t> last_{0};
+
+  /// Numbers and which of them still have a place; shared with the places.
+  struct Numbers {
+    std::mutex mutex;  // guards the rest
+    std::uint64_t last = 0;
+    std::set<std::uint64_t> alive;
+    std::uint64_t floor_locked() const { return alive.empty() ? last + 1 : *alive.begin(); }
+  };
+  const std::shared_ptr<Numbers> numbers_ = std::make_shared<Numbers>();
 };
 
 }  // namespace troupe::runtime

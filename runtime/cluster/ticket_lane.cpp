@@ -1,5 +1,6 @@
 #include "runtime/cluster/ticket_lane.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace troupe::runtime {
@@ -40,11 +41,28 @@ result<bool> TicketLane::finish(std::uint64_t number) {
   if (holder_ && holder_->number == number) holder_.reset();
   waiting_.erase(number);
   over_.insert(number);
+  advance();
+  return true;
+}
+
+std::vector<std::uint64_t> TicketLane::settle(std::uint64_t floor) {
+  std::vector<std::uint64_t> waited;
+  floor_ = std::max(floor_, floor);
+  while (!waiting_.empty() && waiting_.begin()->first < floor_) {
+    waited.push_back(waiting_.begin()->first);
+    waiting_.erase(waiting_.begin());
+  }
+  advance();
+  return waited;
+}
+
+void TicketLane::advance() {
+  if (next_ < floor_) next_ = holder_ ? std::max(next_, std::min(floor_, holder_->number)) : floor_;
+  over_.erase(over_.begin(), over_.lower_bound(next_));
   while (!over_.empty() && *over_.begin() == next_) {
     over_.erase(over_.begin());
     ++next_;
   }
-  return true;
 }
 
 std::optional<TicketPlace> TicketLane::grant(TimePoint now) {

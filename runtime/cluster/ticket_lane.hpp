@@ -48,6 +48,9 @@ class TicketLane {
   /// The ticket is over, whatever it was: ahead, waiting or holding. True when it was not before.
   /// kResourceExhausted when it is too far ahead.
   result<bool> finish(std::uint64_t number);
+  /// Every ticket below `floor` is over; the holder's own ends with its turn, and what is below it
+  /// with that. Returns those that waited.
+  std::vector<std::uint64_t> settle(std::uint64_t floor);
   /// Gives the turn to the next in line when nobody holds it and that one waits.
   std::optional<TicketPlace> grant(TimePoint now);
   /// Tickets with which `rank` waits or holds, in order.
@@ -59,10 +62,15 @@ class TicketLane {
   std::int64_t turns_taken() const { return turns_taken_; }
 
  private:
-  bool over(std::uint64_t number) const { return number < next_ || over_.contains(number); }
+  bool over(std::uint64_t number) const {
+    const bool settled = number < floor_ && !(holder_ && holder_->number == number);
+    return number < next_ || settled || over_.contains(number);
+  }
+  void advance();
 
   Options options_;
   std::uint64_t next_ = 1;
+  std::uint64_t floor_ = 0;
   std::optional<TicketPlace> holder_;
   std::map<std::uint64_t, TicketPlace> waiting_;
   std::set<std::uint64_t> over_;  // above next_

@@ -54,7 +54,10 @@ result<CallFrame> read_call(schemas::CallFrame::Reader in) {
   constexpr std::int64_t kFarthest = Duration(std::chrono::hours(24 * 365)).count();
   call.remaining = Duration(std::clamp(in.getRemainingNanoseconds(), -kFarthest, kFarthest));
   call.ticket.number = in.getTicket();
-  if (call.ticket.number != 0) call.ticket.lane = text_of(in.getLane());
+  if (call.ticket.number != 0) {
+    call.ticket.lane = text_of(in.getLane());
+    call.ticket.floor = in.getTicketFloor();
+  }
   if (call.rebuild_epoch < 0)
     return fail(ErrorCode::kCorrupt, "call {}: epoch {}", call.id.value, call.rebuild_epoch);
   const auto arguments = in.getArguments();
@@ -109,6 +112,7 @@ std::vector<std::byte> encode_calls(std::span<const CallFrame> calls) {
     if (call.ticket.number != 0) {
       one.setLane(whole_text(call.ticket.lane));
       one.setTicket(call.ticket.number);
+      one.setTicketFloor(call.ticket.floor);
     }
     auto arguments = one.initArguments(list_size(call.arguments.size()));
     for (unsigned a = 0; a < arguments.size(); ++a) write_part(call.arguments[a], arguments[a]);

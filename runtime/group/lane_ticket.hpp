@@ -18,6 +18,9 @@ namespace troupe::runtime {
 struct LaneTicket {
   std::string lane;          ///< `job/device`, the device as the agent of its node counts it
   std::uint64_t number = 0;  ///< from 1
+  /// All tickets below this one are over, as the controller knows: an agent that has lost track (it
+  /// was restarted, or had given the job up) goes on from here.
+  std::uint64_t floor = 0;
   auto operator<=>(const LaneTicket&) const = default;
 };
 

@@ -139,11 +139,13 @@ TEST_F(Lanes, ACallThatIsNeverMadeHoldsNobodyUp) {
 TEST_F(Lanes, SkipsWaitForTheConnectionToComeBack) {
   TestRank policy(agent_, "job/policy/0");
   connected_ = false;
-  for (int i = 0; i < 5; ++i) reserve().reset();
-  EXPECT_EQ(outbox_->unconfirmed(), 5U);
+  auto first = reserve();  // while it has a place, those after it must be told one by one
+  for (int i = 0; i < 4; ++i) reserve().reset();
+  EXPECT_EQ(outbox_->unconfirmed(), 4U);
   const auto sixth = reserve();
   std::thread later([&] {
     ASSERT_TRUE(until([](const LaneReport& lane) { return lane.waiting.size() == 1; }));
+    first.reset();
     connected_ = true;
   });
   EXPECT_TRUE(policy.lanes->wait(*sixth->ticket(), "train", soon()).has_value());
@@ -299,6 +301,26 @@ TEST_F(Lanes, AJobThatIsGoneTakesItsLanesAndEndsItsWaits) {
   ASSERT_FALSE(turn.has_value());
   EXPECT_EQ(turn.error().message, "the job ended");
   EXPECT_TRUE(agent_->report().empty());
+}
+
+TEST_F(Lanes, AnAgentThatHasForgottenTheLaneGoesOnWhereItsControllerIs) {
+  TestRank policy(agent_, "job/policy/0");
+  for (int i = 0; i < 3; ++i) reserve().reset();
+  auto late = reserve();  // of a call that is ending, when the agent gives the job up
+  for (int i = 0; i < 3; ++i) reserve().reset();
+  ASSERT_TRUE(until([&](const LaneReport&) { return outbox_->unconfirmed() == 0; }));
+  const Error gone{
+      .code = ErrorCode::kAborted, .message = "the job is over", .origin = {}, .causes = {}};
+  agent_->job_gone("job", gone);
+  const auto next = reserve();
+  EXPECT_EQ(next->ticket()->number, 8U);
+  EXPECT_EQ(next->ticket()->floor, 4U);
+  std::thread end([&] {
+    ASSERT_TRUE(until([](const LaneReport& lane) { return lane.waiting.size() == 1; }));
+    late.reset();
+  });
+  EXPECT_TRUE(policy.lanes->wait(*next->ticket(), "train", soon()).has_value());
+  end.join();
 }
 
 TEST_F(Lanes, FinishedTurnsAreKeptForTheTraceInTheirOrder) {

@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <string>
@@ -49,6 +50,21 @@ TEST(TicketLane, GoesOnOverTicketsThatAreOver) {
   EXPECT_FALSE(lane.finish(3).value()) << "over is over";
 }
 
+TEST(TicketLane, GoesOnFromWhereItsControllerIs) {
+  TicketLane lane;
+  ASSERT_TRUE(lane.wait(place(1)));
+  ASSERT_TRUE(lane.grant(TimePoint{}));
+  ASSERT_TRUE(lane.wait(place(3)));
+  ASSERT_TRUE(lane.wait(place(100)));
+  EXPECT_EQ(lane.settle(100), std::vector<std::uint64_t>{3});
+  EXPECT_EQ(lane.holder()->number, 1U) << "its method still runs";
+  EXPECT_EQ(lane.wait(place(50)).error().code, ErrorCode::kCancelled);
+  EXPECT_TRUE(lane.finish(1).value());
+  EXPECT_EQ(lane.grant(TimePoint{})->number, 100U);
+  EXPECT_TRUE(lane.settle(7).empty()) << "old news";
+  EXPECT_EQ(lane.next(), 100U);
+}
+
 TEST(TicketLane, RefusesWhatIsOverTakenZeroOrBeyondItsBounds) {
   TicketLane lane({.waiting_max = 2, .ahead_max = 10});
   EXPECT_EQ(lane.wait(place(0)).error().code, ErrorCode::kInvalidArgument);
@@ -86,6 +102,14 @@ class SlowLane {
     if (tickets_[number].state == State::kOver) return false;
     tickets_[number].state = State::kOver;
     return true;
+  }
+  std::vector<std::uint64_t> settle(std::uint64_t floor) {
+    std::vector<std::uint64_t> waited;
+    for (std::uint64_t i = 0; i < floor && i < tickets_.size(); ++i) {
+      if (tickets_[i].state == State::kWaiting) waited.push_back(i);
+      if (tickets_[i].state != State::kHolding) tickets_[i].state = State::kOver;
+    }
+    return waited;
   }
   void grant() {
     for (Ticket& ticket : tickets_) {
@@ -139,8 +163,12 @@ void random_history(std::uint64_t seed) {
     } else if (kind < 15) {
       const std::uint64_t holder = slow.holder().value_or(0);
       ASSERT_EQ(lane.finish(holder).value(), slow.finish(holder));
-    } else if (kind < 19) {
+    } else if (kind < 18) {
       ASSERT_EQ(lane.finish(number).value(), slow.finish(number));
+    } else if (kind < 19) {
+      // What a controller says it knows is seldom far from where the line is.
+      const std::uint64_t floor = std::min(kTickets, slow.next() + rng.below(6));
+      ASSERT_EQ(lane.settle(floor), slow.settle(floor));
     } else {
       ASSERT_EQ(lane.tickets_of(rank), slow.of(rank));
       for (const std::uint64_t dead : slow.of(rank))

@@ -31,7 +31,7 @@ TEST(GroupCodec, CallsComeBackInOrder) {
     call.wanted = i % 2 == 0;
     call.rebuild_epoch = i == 3 ? 12 : 0;
     call.remaining = Duration(static_cast<std::int64_t>(i) * 1000 - 2000);
-    if (i % 3 == 0) call.ticket = {"job/0", i + 5};
+    if (i % 3 == 0) call.ticket = {"job/0", i + 5, i + 2};
     for (std::uint64_t a = 0; a < i % 4; ++a)
       call.arguments.push_back({payloads[i * 3 + a], a == 1});
     calls.push_back(call);
