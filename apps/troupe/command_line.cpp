@@ -64,12 +64,12 @@ int run(int argument_count, char** arguments, const std::vector<AddCommand>& add
 }  // namespace
 
 int exit_usage(const Error& error) {
-  fmt::print(stderr, "troupe: {}\n", error.to_string());
+  fmt::print(stderr, "troupe: {}\n", error.to_report());
   return kExitUsage;
 }
 
 int exit_with(const Error& error) {
-  fmt::print(stderr, "troupe: {}\n", error.to_string());
+  fmt::print(stderr, "troupe: {}\n", error.to_report());
   const bool config =
       error.code == ErrorCode::kConfig || error.root_cause().code == ErrorCode::kConfig;
   return config ? kExitUsage : kExitFailed;

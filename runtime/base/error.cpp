@@ -56,6 +56,24 @@ std::string Error::to_string() const {
   return text;
 }
 
+std::string Error::to_report() const {
+  std::vector<const Error*> chain{this};  // from the outside in
+  while (!chain.back()->causes.empty()) chain.push_back(&chain.back()->causes.front());
+  Error root = *chain.back();
+  root.causes.clear();
+  // A root that does not know its place has that of the first who does.
+  for (auto outer = chain.rbegin(); outer != chain.rend(); ++outer)
+    root = std::move(root).at((*outer)->origin);
+  std::string text = root.to_string();
+  for (auto outer = chain.rbegin() + 1; outer != chain.rend(); ++outer) {
+    const std::string where = place((*outer)->origin);
+    text += fmt::format("\n  so: {}{}{}", where, where.empty() ? "" : ": ", (*outer)->message);
+    for (std::size_t i = 1; i < (*outer)->causes.size(); ++i)
+      text += fmt::format("\n    and: {}", (*outer)->causes[i].to_string());
+  }
+  return text;
+}
+
 const Error& Error::root_cause() const {
   const Error* error = this;
   while (!error->causes.empty()) error = &error->causes.front();

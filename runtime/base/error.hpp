@@ -58,6 +58,9 @@ struct Error {
 
   /// One line: `policy rank 3: deadline: … (caused by …)`.
   std::string to_string() const;
+  /// For people: the root cause is the first line, with the place where it happened; what failed
+  /// because of it follows, a line each, from the inside out.
+  std::string to_report() const;
   /// The deepest first cause, or this error when it has none.
   const Error& root_cause() const;
   /// This error wrapped as the cause of a new one.
