@@ -28,7 +28,7 @@ struct TrainingRegistries {
   actors::AdvantageRegistry advantages = actors::default_advantages();
   actors::PolicyLossRegistry losses = actors::default_policy_losses();
   actors::RewardRegistry rewards = actors::default_rewards();
-  /// What the rank processes of a cluster run. A bare name is looked for beside the agent's program,
+  /// What rank processes of a cluster run. A bare name is looked for beside the agent's program,
   /// then in PATH. A program with registries of its own names itself, and calls `maybe_run_rank`
   /// first in `main` (runtime/cluster/rank_host.hpp).
   std::vector<std::string> rank_command = {"troupe", "rank"};

@@ -19,8 +19,9 @@ namespace troupe::runtime {
 result<void> make_authority(const std::string& folder, int days = 3650);
 
 /// Signs a certificate for `name` with the authority of `folder` and writes NAME.pem and NAME.key.
-/// `hosts` are the DNS names and addresses under which others dial it, `*.` for any first label; `localhost`, 127.0.0.1 and
-/// ::1 are for the caller to list. `days` may be negative, to make an expired one for tests.
+/// `hosts` are the DNS names and addresses under which others dial it, `*.` for any first label;
+/// `localhost`, 127.0.0.1 and ::1 are for the caller to list. `days` may be negative, to make an
+/// expired one for tests.
 result<TlsFiles> make_certificate(const std::string& folder, const std::string& name,
                                   const std::vector<std::string>& hosts, int days = 365);
 
