@@ -194,6 +194,26 @@ TEST(RemoteGroup, WithoutAnExchangeLargeArgumentsAreRefusedByName) {
   EXPECT_TRUE(actors->call<&Actor::score>(batch).wait(soon()));
 }
 
+TEST(RemoteGroup, RanksJoinWithTheTokenOnly) {
+  World world(Kind::kProcesses, {.token = std::string(64, 'a')});
+  {
+    auto actors = world.create(2);
+    ASSERT_TRUE(actors) << actors.error().to_string();
+    EXPECT_TRUE(actors->call<&Actor::sum>(1.0).wait(soon()));
+  }
+  struct Deaf final : ChannelService {
+    void on_request(Channel&, std::string_view, std::span<const std::byte>, Deadline,
+                    Responder) override {}
+  };
+  LinkOptions options;
+  options.self = PeerName{PeerRole::kRank, "test/policy/0"};
+  options.token = std::string(64, 'b');
+  auto hub = LinkHub::open(world.system(), options);
+  ASSERT_TRUE(hub);
+  auto channel = (*hub)->connect(world.job().address(), std::make_shared<Deaf>(), soon());
+  EXPECT_FALSE(channel.wait(soon()));
+}
+
 TEST_F(RemoteFaults, TenThousandCallsKeepTheirOrder) {
   GroupOptions options;
   options.name = "policy";
