@@ -7,6 +7,8 @@ find_package_handle_standard_args(Gloo REQUIRED_VARS GLOO_LIBRARY GLOO_INCLUDE_D
 if(NOT Gloo_FOUND)
   message(FATAL_ERROR "Gloo is missing: install libgloo-dev")
 endif()
-add_library(Gloo::gloo UNKNOWN IMPORTED)
+if(NOT TARGET Gloo::gloo)
+  add_library(Gloo::gloo UNKNOWN IMPORTED)
+endif()
 set_target_properties(Gloo::gloo PROPERTIES IMPORTED_LOCATION ${GLOO_LIBRARY}
   INTERFACE_INCLUDE_DIRECTORIES ${GLOO_INCLUDE_DIR})

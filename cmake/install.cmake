@@ -80,7 +80,7 @@ configure_package_config_file(cmake/TroupeConfig.cmake.in
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/package/TroupeConfigVersion.cmake
   COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_BINARY_DIR}/package/TroupeConfig.cmake
-  ${CMAKE_BINARY_DIR}/package/TroupeConfigVersion.cmake cmake/FindCAF.cmake
+  ${CMAKE_BINARY_DIR}/package/TroupeConfigVersion.cmake cmake/FindCAF.cmake cmake/gloo.cmake
   DESTINATION ${troupe_package_folder} COMPONENT development)
 if(EXISTS ${CMAKE_SOURCE_DIR}/LICENSE)
   install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT development)
