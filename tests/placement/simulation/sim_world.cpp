@@ -70,6 +70,7 @@ SimReport SimWorld::run() {
 // ---- the head ------------------------------------------------------------------------------
 
 void SimWorld::start_head() {
+  head_touched_ = true;
   ++head_life_;
   const result<LedgerState> state = ledger_.open();
   require(state.has_value(), "the ledger does not open: {}",
@@ -122,6 +123,7 @@ void SimWorld::schedule_step(TimePoint when) {
 }
 
 void SimWorld::step_head() {
+  head_touched_ = true;
   if (inbox_.empty()) inbox_.push_back(Tick{});
   const std::vector<CoreEvent> events = std::exchange(inbox_, {});
   CoreEffects effects = head_->step(events, head_now(), core_rng_);
@@ -214,6 +216,7 @@ void SimWorld::answer_arrives(const SimToken& token, const AnswerBody& body) {
 // ---- nodes ---------------------------------------------------------------------------------
 
 void SimWorld::start_node(std::size_t index) {
+  nodes_touched_ = true;
   SimNode& node = nodes_[index];
   node.spec.draining = false;
   for (DeviceSpec& device : node.spec.devices) device.failed = false;
@@ -268,6 +271,7 @@ void SimWorld::pass_arrives(std::size_t index, ConnectionId connection, const By
     ++counts_.stale;
     return;
   }
+  nodes_touched_ = true;
   check_pass_order(node, pass);
   for (const HeldBundle& bundle : changes.committed)
     committed_[{bundle.group, bundle.slot, bundle.epoch}] = {index, node.incarnation};

@@ -227,6 +227,10 @@ class SimWorld {
   SimLedger ledger_;
   LedgerState appended_;  // of all records, durable or not
   bool slow_disk_ = false;
+  // What the present event touched; the rest is as it was checked before.
+  bool head_touched_ = false;
+  bool nodes_touched_ = false;
+  std::uint64_t head_checks_ = 0;
   bool chaos_ = true;
   RequestToken last_token_ = 0;
   std::map<RequestToken, SimToken> tokens_{};

@@ -17,7 +17,7 @@
 namespace troupe::placement::simulation {
 namespace {
 
-constexpr std::uint64_t kSeeds = 240;
+constexpr std::uint64_t kSeeds = 200;
 
 std::string told(std::uint64_t seed, const SimReport& report) {
   std::string text = "seed " + std::to_string(seed) + ": " + report.failure.value_or("") +
