@@ -90,7 +90,8 @@ class ClusterClient::Impl : public std::enable_shared_from_this<ClusterClient::I
 
   std::mutex mutex;  // guards what follows
   std::condition_variable changed;
-  bool in_session = false;                                 // the head knows the job
+  bool in_session = false;  // the head knows the job
+  bool was_in_session = false;
   std::optional<Error> refusal;                            // it never will
   std::optional<Error> last_why;                           // why it does not yet
   std::map<std::string, std::string> addresses;            // of agents, by node
@@ -207,6 +208,7 @@ void ClusterClient::Impl::announced(const Ref<Channel>& head, const result<Bytes
   placement->attach(head);
   const std::scoped_lock lock(mutex);
   in_session = true;
+  was_in_session = true;
   last_why.reset();
   changed.notify_all();
 }
@@ -218,7 +220,7 @@ void ClusterClient::Impl::refused(const Error& cause) {
     last_why = cause;
     if (!is_final(cause) || refusal) return;
     refusal = cause;
-    lost = options.on_lost;
+    if (was_in_session) lost = options.on_lost;  // else `open` says it
     changed.notify_all();
   }
   if (lost) lost(cause);
