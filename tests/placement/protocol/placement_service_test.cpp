@@ -302,6 +302,24 @@ TEST(PlacementService, RemovesAGroupWhoseHandleIsDropped) {
   World::eventually([&] { return world.held() == 1; });
 }
 
+TEST(PlacementService, RemovesAGroupWhoseAnswerCameTooLate) {
+  World world(World::quick());
+  world.add_node(node_spec("gpu-1"));
+  const auto client = world.add_client("job");
+  // Over before the head can answer; it makes the group nevertheless.
+  const auto late =
+      client->create_group({gpu_group("late", 2), {}}, Deadline::in(Duration{1000})).wait(soon());
+  ASSERT_FALSE(late);
+  EXPECT_EQ(late.error().code, ErrorCode::kDeadline);
+  PlacementGroup pool = made(*client, gpu_group("pool", 1));
+  active(pool);
+  World::eventually([&] {
+    const auto page = world.head->list({}, soon());
+    return page && page->groups.size() == 1;
+  });
+  EXPECT_EQ(world.head->list({}, soon())->groups.at(0).name, "pool");
+}
+
 TEST(PlacementService, FindsEverythingAgainAfterARestart) {
   CoreOptions core = World::quick();
   core.settle = seconds(5);
