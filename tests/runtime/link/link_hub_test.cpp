@@ -198,11 +198,11 @@ TEST(LinkHub, CarriesLargeFramesBothWaysAtOnceUnchanged) {
     Rng rng(5);
     std::vector<std::vector<std::byte>> sent;
     std::vector<pending<std::vector<std::byte>>> back;
-    for (int i = 0; i < 30; ++i) {
+    for (int i = 0; i < 10; ++i) {
       std::vector<std::byte> bytes(kLarge - rng.below(1000));
       for (std::size_t at = 0; at < bytes.size(); at += 97) bytes[at] = std::byte(rng.below(256));
       const Ref<Channel>& from = i % 2 == 0 ? *channel : two.accepted;
-      back.push_back(from->request("echo", bytes, Deadline::in(seconds(20))));
+      back.push_back(from->request("echo", bytes, Deadline::in(seconds(60))));
       sent.push_back(std::move(bytes));
     }
     for (std::size_t i = 0; i < sent.size(); ++i) {
