@@ -269,6 +269,26 @@ TEST(ClusterCommands, ANodeThatIsKilledOrStoppedIsLostWithinThreeSeconds) {
   EXPECT_EQ(cluster.ask({"status", "--json"}).json()["devices"]["total"], 3);
 }
 
+TEST(ClusterCommands, BundlesOfALostNodeMoveToASpareAndTheControllerHearsOfIt) {
+  TestCluster cluster;
+  cluster.start_head();
+  cluster.start_node("a", 1);
+  cluster.start_node("b", 1);
+  ASSERT_TRUE(cluster.nodes_up(2));
+  Process& controller = start_controller(cluster, "job", 2, 1);
+  ASSERT_TRUE(controller.says("ready", 25s)) << said_by(controller);
+  cluster.start_node("spare", 1);
+  ASSERT_TRUE(cluster.nodes_up(3));
+  cluster["b"].signal(SIGKILL);
+  ASSERT_TRUE(controller.says("change lost", 6s)) << said_by(controller);
+  EXPECT_TRUE(controller.says("change moved", 6s)) << said_by(controller);
+  EXPECT_TRUE(eventually(5s, [&] { return cluster.ask({"explain", "job-pool"}).code == 0; }));
+  const auto placements = cluster.ask({"explain", "job-pool", "--json"}).json()["placements"];
+  ASSERT_EQ(placements.size(), 2U);
+  EXPECT_EQ(placements[0]["node"], "a");
+  EXPECT_EQ(placements[1]["node"], "spare");
+}
+
 TEST(ClusterCommands, AHeadThatIsKilledAndStartedAgainFindsNodesJobsAndGroups) {
   TestCluster cluster;
   cluster.start_head();
