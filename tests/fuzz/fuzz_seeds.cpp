@@ -2,6 +2,9 @@
 // FOLDER/envelope, FOLDER/frame_reader and FOLDER/checkpoint_index. Made, not stored, so that they
 // follow the schemas.
 
+#include "placement/ledger.hpp"
+#include "placement/ledger_frame.hpp"
+#include "placement/protocol_codec.hpp"
 #include "runtime/base/check.hpp"
 #include "runtime/batch/batch.hpp"
 #include "runtime/batch/durable_file.hpp"
@@ -159,6 +162,61 @@ void write_messages(const std::filesystem::path& folder) {
           Error{.code = ErrorCode::kNotFound, .message = "column 1", .origin = {}, .causes = {}}));
 }
 
+/// The first byte tells fuzz_placement which decoder.
+void put_placement(const std::filesystem::path& folder, std::string_view name, int decoder,
+                   std::vector<std::byte> bytes) {
+  bytes.insert(bytes.begin(), static_cast<std::byte>(decoder));
+  put(folder, name, bytes);
+}
+
+void write_placements(const std::filesystem::path& folder) {
+  using namespace troupe::placement;
+  Slot slot{.slot = 1};
+  slot.placement.devices = {{0, Amount::whole(1)}, {1, Amount{2500}}};
+  slot.placement.cores = {{0, Amount::whole(1)}, {1, Amount::whole(1)}};
+  slot.placement.node_name = "gpu-1";
+  slot.placement.named["license"] = Amount{1};
+  NodePass pass{.term = 1, .session = 1, .number = 1, .hello = 1, .lease = Duration{1000}};
+  for (int kind = 0; kind < 5; ++kind) {
+    NodeOp op{.kind = static_cast<NodeOpKind>(kind), .group = {7}, .epoch = {9}, .name = "pool"};
+    op.slots = {slot};
+    op.bundles = {{1, 0}};
+    pass.ops.push_back(std::move(op));
+  }
+  put_placement(folder, "pass_applied", 0, encode_pass(pass));
+  put_placement(folder, "pass", 1, encode_pass(pass));
+  NodeReply reply{.term = 1, .session = 1, .number = 1};
+  reply.refusals = {std::nullopt, Error{ErrorCode::kConflict, "held", {}, {}}};
+  reply.has_truth = true;
+  reply.truth = {{{7}, 1, 0, {9}, true}};
+  put_placement(folder, "reply", 2, encode_reply(reply));
+  NodeHello hello;
+  hello.spec.name = "gpu-1";
+  hello.spec.devices.resize(2);
+  hello.spec.labels["zone"] = "a";
+  put_placement(folder, "hello", 3, encode_hello(hello));
+  CreateGroup create{.number = 1};
+  create.request.name = "pool";
+  create.request.bundles.resize(3);
+  create.request.bundles[1].selectors = {{"zone", SelectorOp::kIn, {"a", "b"}}};
+  put_placement(folder, "create", 4, encode_creates(std::span(&create, 1)));
+  GroupChange change{.group = {7}, .bundles = {0}, .placements = {slot.placement}};
+  put_placement(folder, "changes", 6, encode_changes(std::span(&change, 1)));
+  LedgerGroup group{.id = {7}, .owner = {"job", 1}};
+  group.request = create.request;
+  group.slots[0] = CommittedSlot{.epoch = {9}, .slot = slot};
+  const std::vector<LedgerRecord> records{LedgerCounters{.term = 1}, GroupPut{group},
+                                          GroupErased{{7}}};
+  const auto payload = encode_records(records);
+  TROUPE_CHECK(payload, "records");
+  put_placement(folder, "records", 10, *payload);
+  std::vector<std::byte> file = encode_ledger_header(0);
+  const auto frame = encode_ledger_frame(0, *payload);
+  TROUPE_CHECK(frame, "frame");
+  file.insert(file.end(), frame->begin(), frame->end());
+  put_placement(folder, "ledger", 11, std::move(file));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -170,5 +228,6 @@ int main(int argc, char** argv) {
   write_indexes(folder / "checkpoint_index");
   write_exchanges(folder / "exchange");
   write_messages(folder / "transport");
+  write_placements(folder / "placement");
   return 0;
 }
