@@ -232,6 +232,7 @@ class CoreMachine {
   // core_nodes.cpp: sessions with nodes
   void handle(const HelloArrived& event);
   void handle(const ReplyArrived& event);
+  void handle(const PassFailed& event);
   void handle(const ConnectionLost& event);
   result<void> greet(const HelloArrived& event);
   result<void> change_spec(NodeLink& link, const NodeSpec& spec);

@@ -217,6 +217,24 @@ void CoreMachine::handle(const ReplyArrived& event) {
     busy_.insert(link->spec.name);
 }
 
+/// As if the node had refused all of it; cancels go again with the next pass.
+void CoreMachine::handle(const PassFailed& event) {
+  NodeLink* const link = link_of_connection(event.connection);
+  if (link == nullptr || event.session != link->session) return;
+  const auto found = link->sent.find(event.number);
+  if (found == link->sent.end()) return;
+  const SentPass pass = std::move(found->second);
+  link->sent.erase(found);
+  link->want_truth = link->want_truth || pass.truth;
+  for (auto& [id, work] : link->cancels) work.sent_in = 0;
+  for (auto& [id, work] : link->renumbers) work.sent_in = 0;
+  for (const SentOp& op : pass.ops) {
+    if (op.kind != NodeOpKind::kCancel && op.kind != NodeOpKind::kRenumber)
+      op_done(*link, op, event.number, event.error);
+  }
+  busy_.insert(link->spec.name);
+}
+
 void CoreMachine::op_done(NodeLink& link, const SentOp& op, std::uint64_t number,
                           const std::optional<Error>& refusal) {
   if (op.kind == NodeOpKind::kCancel) {

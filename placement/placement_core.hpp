@@ -125,6 +125,13 @@ struct ReplyArrived {
   ConnectionId connection = 0;
   NodeReply reply{};
 };
+/// A pass could not be sent, e.g. because it does not fit a frame.
+struct PassFailed {
+  ConnectionId connection = 0;
+  std::uint64_t session = 0;
+  std::uint64_t number = 0;
+  Error error{};
+};
 struct ConnectionLost {
   ConnectionId connection = 0;
   bool silent = false;  ///< it was mute for as long as makes a peer dead
@@ -134,9 +141,9 @@ struct LedgerDurable {
 };
 struct Tick {};
 
-using CoreEvent =
-    std::variant<SessionAsked, CreateAsked, RemoveAsked, ResizeAsked, ViewAsked, ExplainAsked,
-                 ListAsked, HelloArrived, ReplyArrived, ConnectionLost, LedgerDurable, Tick>;
+using CoreEvent = std::variant<SessionAsked, CreateAsked, RemoveAsked, ResizeAsked, ViewAsked,
+                               ExplainAsked, ListAsked, HelloArrived, ReplyArrived, PassFailed,
+                               ConnectionLost, LedgerDurable, Tick>;
 
 // ---- effects -------------------------------------------------------------------------------
 

@@ -352,7 +352,8 @@ void PlacementService::Impl::send(const SendPass& sent) {
   runtime::when_done<Payload>(
       channel->request("reserve.pass", encode_pass(sent.pass),
                        Deadline::in(2 * options_.core.reply_within)),
-      [weak = weak_from_this(), channel, id = sent.connection](const result<Payload>& bytes) {
+      [weak = weak_from_this(), channel, id = sent.connection, session = sent.pass.session,
+       number = sent.pass.number](const result<Payload>& bytes) {
         const auto self = weak.lock();
         if (!self || channel->failure()) return;
         result<NodeReply> reply = bytes ? decode_reply(*bytes) : fail(bytes.error());
@@ -360,12 +361,16 @@ void PlacementService::Impl::send(const SendPass& sent) {
           self->push_always(ReplyArrived{.connection = id, .reply = std::move(*reply)});
           return;
         }
-        // Late or stale passes are said again; a full queue or a peer that talks nonsense is not
-        // going to get better on this channel.
+        // Late or stale passes are said again and one that fits no frame is given up; a full queue
+        // or a peer that talks nonsense is not going to get better on this channel.
         const ErrorCode code = reply.error().code;
         log::warn("placement: {}: {}", channel->peer().to_string(), reply.error().to_string());
-        if (code != ErrorCode::kDeadline && code != ErrorCode::kConflict)
+        if (code == ErrorCode::kInvalidArgument) {
+          self->push_always(PassFailed{
+              .connection = id, .session = session, .number = number, .error = reply.error()});
+        } else if (code != ErrorCode::kDeadline && code != ErrorCode::kConflict) {
           channel->close(std::move(reply).error());
+        }
       });
 }
 

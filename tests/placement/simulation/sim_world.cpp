@@ -192,6 +192,15 @@ void SimWorld::send_pass(const SendPass& sent) {
   const Connection& connection = connections_.at(sent.connection);
   if (!connection.head_open) return;
   ++counts_.passes;
+  if (chaos_ && chance(network_rng_, plan_.faults.lose_message / 4)) {
+    // As when a message does not fit a frame.
+    Error error{ErrorCode::kInvalidArgument, "does not fit", {}, {}};
+    to_inbox(PassFailed{.connection = sent.connection,
+                        .session = sent.pass.session,
+                        .number = sent.pass.number,
+                        .error = std::move(error)});
+    return;
+  }
   const Bytes bytes = encode_pass(sent.pass);
   require(decoded(decode_pass(bytes)) == sent.pass, "a pass does not survive its codec");
   post(sent.connection, false, true,
