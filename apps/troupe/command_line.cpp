@@ -44,6 +44,12 @@ int run(int argument_count, char** arguments, const std::vector<AddCommand>& add
   }
   try {
     app.parse(argument_count, arguments);
+  } catch (const CLI::RequiredError& error) {
+    const std::vector<std::string> extra = app.remaining();
+    if (!extra.empty() && app.get_subcommands().empty())
+      fmt::print(stderr, "troupe: no command '{}'\n", extra.front());
+    app.exit(error);
+    return kExitUsage;
   } catch (const CLI::ParseError& error) {
     const int code = app.exit(error);
     return code == 0 ? kExitDone : kExitUsage;

@@ -274,7 +274,8 @@ TEST_P(TransportTest, RefusesForgedTornReplayedAndOversizedMessages) {
   self.name = "forger";
   self.epoch = 77;
   self.lane_version = decode_address(owner.address)->lane_version;
-  self.network_lanes = decode_address(transport_->address())->network_lanes;
+  self.host = decode_address(transport_->address())->host;
+  self.lanes = decode_address(transport_->address())->lanes;
   MessageHeader header{.type = MessageType::kRequest,
                        .from = self.epoch,
                        .to = decode_address(owner.address)->epoch,
