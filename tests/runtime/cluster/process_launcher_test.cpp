@@ -151,9 +151,7 @@ TEST_F(ProcessLauncherTest, TheRankFindsRecordTokenAndDevices) {
 }
 
 TEST_F(ProcessLauncherTest, MemoryThatRunsOutIsTheFirstThingSaid) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "sanitizers reserve terabytes";
-#endif
+  if (testing::kSanitized) GTEST_SKIP() << "sanitizers reserve terabytes";
   ProcessLauncherOptions options;
   options.limit_address_space = true;
   options.place = [](const RankLaunch&) {

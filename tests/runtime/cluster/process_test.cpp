@@ -22,14 +22,9 @@ using testing::alive;
 using testing::becomes_true;
 using testing::child;
 using ::testing::HasSubstr;
+using testing::kSanitized;
 using testing::ProcessWatch;
 using namespace std::chrono_literals;
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
 
 class ProcessTest : public ::testing::Test {
  protected:

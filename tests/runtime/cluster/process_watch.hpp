@@ -24,6 +24,13 @@
 
 namespace troupe::runtime::testing {
 
+/// Sanitizers reserve terabytes and keep freed memory for a while.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
 inline std::vector<std::string> child(std::vector<std::string> words) {
   words.insert(words.begin(), TROUPE_CLUSTER_CHILD);
   return words;
