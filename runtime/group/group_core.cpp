@@ -4,9 +4,16 @@
 #include "runtime/task/failure.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 namespace troupe::runtime {
+namespace {
+
+/// How long the news of a peer's end may come after that of who noticed it.
+constexpr Duration kDeathReportWithin = std::chrono::seconds(2);
+
+}  // namespace
 
 GroupCore::GroupCore(ActorSystem& system, GroupOptions options, std::unique_ptr<GroupRanks> ranks)
     : system_(system), options_(std::move(options)), ranks_(std::move(ranks)) {}
@@ -45,7 +52,16 @@ result<void> GroupCore::start() {
   const bool all = constructed_.wait_until(lock, deadline.at, [&] {
     return construct_error_ || dead_cause_ || constructed_count_ == size();
   });
-  if (construct_error_) return fail(*construct_error_);
+  // A rank that fails since a peer is gone may say so before the report of that peer's end is here.
+  const auto is_consequence = [&] {
+    return construct_error_ && (construct_error_->code == ErrorCode::kRankDead ||
+                                construct_error_->code == ErrorCode::kAborted);
+  };
+  if (is_consequence() && !dead_cause_) {
+    constructed_.wait_until(lock, std::min(deadline, Deadline::in(kDeathReportWithin)).at,
+                            [&] { return dead_cause_.has_value(); });
+  }
+  if (construct_error_ && !(is_consequence() && dead_cause_)) return fail(*construct_error_);
   if (dead_cause_) return fail(*dead_cause_);
   if (!all) {
     return fail(ErrorCode::kDeadline, "{}: {} of {} workers were constructed in {:.1f} s",
