@@ -156,7 +156,7 @@ struct FrameDecoder::State {
 
   void open(std::span<const std::byte> bytes) {
     if (reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(capnp::word) != 0) {
-      copy.resize(bytes.size() / sizeof(capnp::word));
+      copy = std::vector<capnp::word>(bytes.size() / sizeof(capnp::word));
       std::memcpy(static_cast<void*>(copy.data()), bytes.data(), bytes.size());
       bytes = std::as_bytes(std::span<const capnp::word>(copy));
     }

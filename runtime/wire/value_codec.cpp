@@ -220,7 +220,7 @@ result<WireReader> WireDecoder::open(std::span<const std::byte> bytes) {
                 sizeof(capnp::word));
   }
   if (reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(capnp::word) != 0) {
-    state_->copy.resize(bytes.size() / sizeof(capnp::word));
+    state_->copy = std::vector<capnp::word>(bytes.size() / sizeof(capnp::word));
     std::memcpy(static_cast<void*>(state_->copy.data()), bytes.data(), bytes.size());
     bytes = std::as_bytes(std::span<const capnp::word>(state_->copy));
   }
