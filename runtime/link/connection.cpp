@@ -127,12 +127,15 @@ result<void> Connection::tick(TimePoint now, bool idle, std::vector<char>& out) 
   }
   switch (liveness_.tick(now)) {
     case Liveness::Verdict::kDead: {
+      const double silent_s = seconds(liveness_.silence(now));
       Error silence{
-          .code = ErrorCode::kDeadline, .message = "no heartbeat", .origin = {}, .causes = {}};
+          .code = ErrorCode::kDeadline,
+          .message = fmt::format("no sign of life for {:.1f} s: stopped, or cut off", silent_s),
+          .origin = {},
+          .causes = {}};
       return fail(std::move(silence).wrap(
-          ErrorCode::kRankDead,
-          fmt::format("silent for {:.1f} s, at most {:.1f} s", seconds(liveness_.silence(now)),
-                      seconds(options_.dead_after))));
+          ErrorCode::kRankDead, fmt::format("silent for {:.1f} s, at most {:.1f} s", silent_s,
+                                            seconds(options_.dead_after))));
     }
     case Liveness::Verdict::kBeat:
       if (!idle) return {};
