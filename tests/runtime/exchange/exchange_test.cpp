@@ -315,20 +315,16 @@ TEST(ColumnExchange, HolderThatIsGoneOrSilentHoldsNothing) {
   EXPECT_EQ(far.resolve().error().code, ErrorCode::kNotFound);
   EXPECT_EQ(world.ranks[0]->export_batch(one_column(floats(9))).error().code, ErrorCode::kAborted);
   EXPECT_EQ(world.ranks[0]->statistics().columns_held, 0) << "nothing is left of what failed";
-  world.lease = 60ms;
-  world.ranks.push_back(world.open({"policy", RankId{1}}, -1));
-  world.ranks[1]->open_holder("nobody");  // and nobody renews
-  ASSERT_TRUE(world.ranks[1]->export_batch(one_column(floats(10))));
-  world.eventually([&] { return world.ranks[1]->statistics().columns_held == 0; }, "expired");
-  EXPECT_EQ(world.ranks[1]->statistics().holders_expired, 1);
+  ExchangeWorld silent(1, -1, 60ms);
+  silent.ranks[0]->open_holder("nobody");  // and nobody renews
+  ASSERT_TRUE(silent.ranks[0]->export_batch(one_column(floats(10))));
+  silent.eventually([&] { return silent.ranks[0]->statistics().columns_held == 0; }, "expired");
+  EXPECT_EQ(silent.ranks[0]->statistics().holders_expired, 1);
 }
 
 TEST(ColumnExchange, LivingControllerRenewsItsLeases) {
-  ExchangeWorld world(1);
-  world.lease = 1500ms;  // the controller renews every second
-  world.ranks.push_back(world.open({"policy", RankId{1}}, -1));
-  world.ranks[1]->open_holder("controller/1");
-  const Batch far = world.result_of(1, one_column(floats(10)));
+  ExchangeWorld world(1, -1, 1500ms);  // the controller renews every second
+  const Batch far = world.result_of(0, one_column(floats(10)));
   std::this_thread::sleep_for(2500ms);
   EXPECT_TRUE(far.resolve());
 }

@@ -19,7 +19,9 @@ namespace troupe::runtime {
 class ExchangeWorld {
  public:
   /// `inline_bytes_max` below 0: everything with rows is referred to.
-  explicit ExchangeWorld(int count, std::int64_t inline_bytes_max = -1) {
+  explicit ExchangeWorld(int count, std::int64_t inline_bytes_max = -1,
+                         Duration lease_expires_after = std::chrono::seconds(10))
+      : lease(lease_expires_after) {
     controller = open({"controller", RankId{0}}, inline_bytes_max);
     for (int i = 0; i < count; ++i) {
       ranks.push_back(open({"policy", RankId{i}}, inline_bytes_max));
@@ -91,7 +93,7 @@ class ExchangeWorld {
     EXPECT_EQ(controller->statistics().columns_held, 0);
   }
 
-  Duration lease = std::chrono::seconds(10);
+  const Duration lease;
   LocalNetwork network;
   std::unique_ptr<ColumnExchange> controller;
   std::vector<std::unique_ptr<ColumnExchange>> ranks;

@@ -246,7 +246,7 @@ TEST_P(TransportTest, RefusesAndCountsMessagesUnderAnotherKey) {
   EXPECT_GE(refused, 1);
 }
 
-TEST_P(TransportTest, RefusesForgedTornReplayedAndOversizedMessages) {
+TEST_P(TransportFailureTest, RefusesForgedTornReplayedAndOversizedMessages) {
   Owner owner(GetParam());
   ASSERT_TRUE(pull(owner.address, 1, 0, 100));
   const auto refused = [&] {
@@ -260,8 +260,8 @@ TEST_P(TransportTest, RefusesForgedTornReplayedAndOversizedMessages) {
     while (refused() < wanted && !until.passed()) std::this_thread::sleep_for(5ms);
     EXPECT_EQ(refused(), wanted);
   };
-  const auto lanes = GetParam() == "shm" ? TransportLanes::kSharedMemory : TransportLanes::kTcp;
-  Forger forger(lanes, owner.address);
+  constexpr auto kLanes = TransportLanes::kTcp;
+  Forger forger(kLanes, owner.address);
   Rng rng(8);
   std::vector<std::byte> noise(kMessageHeaderBytes);
   for (std::byte& byte : noise) byte = static_cast<std::byte>(rng.below(256));
