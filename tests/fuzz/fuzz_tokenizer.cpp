@@ -3,7 +3,7 @@
 // the input itself encodes like any other text.
 
 #include "actors/text/tokenizer.hpp"
-#include "actors/text/utf8.hpp"
+#include "runtime/base/utf8.hpp"
 #include "runtime/base/check.hpp"
 
 #include <cstdlib>
@@ -22,7 +22,7 @@ void use(const Tokenizer& tokenizer, std::string_view text) {
     const auto ids = tokenizer.encode(text, {.trusted = trusted, .add_special = trusted});
     for (const std::int32_t id : ids) must(id >= 0 && id < tokenizer.vocab_size());
     const std::string decoded = tokenizer.decode(ids);
-    must(is_valid_utf8(decoded));
+    must(troupe::is_valid_utf8(decoded));
     StreamDecoder stream(tokenizer);
     std::string joined;
     for (const std::int32_t id : ids) joined += stream.push(id);
