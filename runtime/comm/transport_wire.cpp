@@ -53,16 +53,14 @@ class ByteReader {
     return value;
   }
   std::span<const std::byte> raw(std::size_t count) {
-    if (count > bytes_.size()) ok_ = false;
-    if (!ok_) return {};
+    if (count > bytes_.size()) return refuse();
     const auto part = bytes_.first(count);
     bytes_ = bytes_.subspan(count);
     return part;
   }
   std::span<const std::byte> counted(std::size_t most) {
     const auto count = get<std::uint32_t>();
-    if (count > most) ok_ = false;
-    return raw(count);
+    return count > most ? refuse() : raw(count);
   }
   std::string text(std::size_t most) {
     const auto part = counted(most);
@@ -73,6 +71,13 @@ class ByteReader {
   bool whole() const { return ok_ && bytes_.empty(); }
 
  private:
+  /// Nothing more is read, so that whoever reads while something is left comes to an end.
+  std::span<const std::byte> refuse() {
+    ok_ = false;
+    bytes_ = {};
+    return {};
+  }
+
   std::span<const std::byte> bytes_;
   bool ok_ = true;
 };

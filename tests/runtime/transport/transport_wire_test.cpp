@@ -128,6 +128,16 @@ TEST(TransportAddress, ComesBackAndRefusesTornBytes) {
     EXPECT_FALSE(decode_address(std::span(bytes).first(size))) << size;
 }
 
+TEST(TransportRequest, RefusesAReaderLongerThanTheMessage) {
+  // The length says more than is there, and what follows is as long as whole parts.
+  std::vector<std::byte> bytes(4 + 2 * 56, std::byte{0x7f});
+  MessageHeader header;
+  header.flags = kFlagIntroduced;
+  const auto request = decode_request(header, bytes);
+  ASSERT_FALSE(request);
+  EXPECT_EQ(request.error().code, ErrorCode::kCorrupt);
+}
+
 TEST(TransportRequest, ComesBackAndIsBounded) {
   Request request{.reader = {std::byte{5}}, .parts = {}};
   for (std::uint64_t i = 0; i < 3; ++i)
