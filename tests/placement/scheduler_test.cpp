@@ -218,7 +218,7 @@ TEST(Scheduler, SmallGroupsUseWhatAReservationLeavesOverAndNoMore) {
 /// A stream of small groups that never ends, and one big group: it must be placed as soon as those
 /// that ran when it came to the head of the queue have ended.
 TEST(Scheduler, BigGroupsAreNotStarvedByAStreamOfSmallOnes) {
-  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 50; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     testing::RandomCase random(seed);
     const int nodes = 2 + random.below(4);
