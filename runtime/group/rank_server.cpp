@@ -140,24 +140,35 @@ class RankServer::State final : public RankOwner, public CallTrace {
   bool flusher_stop_ = false;
 };
 
-/// Keeps the state alive for as long as the channel.
+/// Between the channel, which keeps its service, and the state, which keeps the channel: lets go of
+/// the state when `serve` ends, and waits for the callback that runs.
 class RankServerService final : public ChannelService {
  public:
   explicit RankServerService(Ref<RankServer::State> state) : state_(std::move(state)) {}
+  void detach() {
+    Ref<RankServer::State> dropped;  // after the lock
+    const std::lock_guard lock(mutex_);
+    std::swap(dropped, state_);
+  }
   void on_request(Channel&, std::string_view method, std::span<const std::byte>, Deadline,
                   Responder responder) override {
-    state_->on_request(method, std::move(responder));
+    const std::lock_guard lock(mutex_);
+    if (state_) return state_->on_request(method, std::move(responder));
+    responder.reply(fail(ErrorCode::kCancelled, "the rank has ended"));
   }
   void on_notify(Channel& channel, std::string_view method,
                  std::span<const std::byte> payload) override {
-    state_->on_notify(channel, method, payload);
+    const std::lock_guard lock(mutex_);
+    if (state_) state_->on_notify(channel, method, payload);
   }
   void on_down(Channel&, const Error& cause) override {
-    state_->end(RankEnd::kControllerLost, cause);
+    const std::lock_guard lock(mutex_);
+    if (state_) state_->end(RankEnd::kControllerLost, cause);
   }
 
  private:
-  const Ref<RankServer::State> state_;
+  std::recursive_mutex mutex_;  // guards state_, and is held while it is called
+  Ref<RankServer::State> state_;
 };
 
 // --- the beginning
@@ -558,14 +569,16 @@ void RankServer::State::rank_died(RankId, Error cause, Call* during) {
 
 // --- the shell around it
 
-RankServer::RankServer(RankServerOptions options) : state_(make_ref<State>(std::move(options))) {}
-RankServer::~RankServer() = default;
+RankServer::RankServer(RankServerOptions options)
+    : state_(make_ref<State>(std::move(options))),
+      service_(std::make_shared<RankServerService>(state_)) {}
+RankServer::~RankServer() { service_->detach(); }
 
-std::shared_ptr<ChannelService> RankServer::service() const {
-  return std::make_shared<RankServerService>(state_);
-}
+std::shared_ptr<ChannelService> RankServer::service() const { return service_; }
 RankOutcome RankServer::serve(Ref<Channel> controller, Duration engine_within) {
-  return state_->serve(std::move(controller), engine_within);
+  const RankOutcome outcome = state_->serve(std::move(controller), engine_within);
+  service_->detach();
+  return outcome;
 }
 void RankServer::close() { state_->end(RankEnd::kClosed, cancelled("closed by its process")); }
 RankStatus RankServer::status() const { return state_->status(); }

@@ -3,7 +3,7 @@
 // `RankServer`: one rank as its own process sees it: a channel to the controller in front of an
 // engine thread. `run_rank` (runtime/cluster/rank_host.hpp) drives it; tests do so in one process.
 //
-// Ownership: counted; the engine and the channel hold it until it has ended.
+// Ownership: the caller keeps it until `serve` has returned; then the channel holds nothing of it.
 // **Threads:** `serve` blocks its caller. What the controller says arrives on the link's I/O thread
 // and is answered there, also while the engine is busy or stuck; the worker lives on the engine
 // thread.
@@ -25,6 +25,7 @@
 namespace troupe::runtime {
 
 class ColumnExchange;
+class RankServerService;
 
 struct RankServerOptions {
   RankRecord record;
@@ -70,6 +71,7 @@ class RankServer {
   friend class RankServerService;
   class State;
   Ref<State> state_;
+  std::shared_ptr<RankServerService> service_;
 };
 
 }  // namespace troupe::runtime
