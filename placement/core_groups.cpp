@@ -183,7 +183,8 @@ void CoreMachine::abort_attempt(Group& group) {
       bundles.push_back(slot.placement.bundle);
       slots.emplace(slot.slot, attempt.epoch);
     }
-    if (part.stage != PartStage::kToPrepare) cancel_at(*link, group.id(), slots);
+    // Also when it is about to be asked again: the node may have heard it the first time.
+    if (part.sent_in != 0) cancel_at(*link, group.id(), slots);
   }
   free_bundles(group, bundles);
   if (group.status == GroupStatus::kPrepared) group.status = GroupStatus::kPending;

@@ -42,7 +42,7 @@ enum class PartStage : std::uint8_t {
 /// What an attempt asks of one node.
 struct AttemptPart {
   PartStage stage = PartStage::kToPrepare;
-  std::uint64_t sent_in = 0;  ///< number of the pass that waits for an answer
+  std::uint64_t sent_in = 0;  ///< number of the last pass with it; 0: the node never heard of it
   std::vector<Slot> slots{};
 };
 

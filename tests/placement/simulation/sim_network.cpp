@@ -42,6 +42,11 @@ void SimWorld::note(std::string line) {
   if (!options_.keep_log && log_.size() > kLogLines) log_.pop_front();
 }
 
+void SimWorld::detail(const std::string& line) {
+  if (options_.keep_log)
+    log_.push_back(fmt::format("{:10.6f}   {}", seconds(now_.time_since_epoch()), line));
+}
+
 // ---- connections ---------------------------------------------------------------------------
 
 void SimWorld::dial_soon(Endpoint& endpoint) {

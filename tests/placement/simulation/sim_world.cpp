@@ -282,6 +282,15 @@ void SimWorld::pass_arrives(std::size_t index, ConnectionId connection, const By
   }
   nodes_touched_ = true;
   check_pass_order(node, pass);
+  for (std::size_t i = 0; i < pass.ops.size(); ++i) {
+    const NodeOp& op = pass.ops[i];
+    std::string slots;
+    for (const Slot& slot : op.slots) slots += fmt::format(" {}", slot.slot);
+    for (const SlotBundle& named : op.bundles) slots += fmt::format(" {}", named.slot);
+    detail(fmt::format("node {} pass {}/{}/{}: {} group {} epoch {:x} slots{}{}", index, pass.term,
+                       pass.session, pass.number, node_op_name(op.kind), op.group.value,
+                       op.epoch.value, slots, reply->refusals[i] ? " REFUSED" : ""));
+  }
   for (const HeldBundle& bundle : changes.committed)
     committed_[{bundle.group, bundle.slot, bundle.epoch}] = {index, node.incarnation};
   for (const std::string& notice : changes.notices) note("node: " + notice);

@@ -132,6 +132,8 @@ class SimWorld {
   void mix(std::uint64_t value) { hash_ = mix_seed(hash_ ^ value, 7); }
   void mix(const Bytes& bytes);
   void note(std::string line);
+  /// For replays only: no part of the hash.
+  void detail(const std::string& line);
 
   // sim_world.cpp
   void start_head();
