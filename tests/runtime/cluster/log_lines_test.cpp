@@ -201,12 +201,10 @@ TEST(LogLines, ALineWithManyEndsOfOneKindIsFast) {
   std::string breaks;
   for (int i = 0; i < (1 << 17); ++i) breaks += "1234567\n";
   const auto before = std::chrono::steady_clock::now();
-  for (int i = 0; i < 10; ++i) {
-    fed(lines, returns);
-    fed(lines, breaks);
-  }
+  fed(lines, returns);
+  fed(lines, breaks);
   const auto took = std::chrono::steady_clock::now() - before;
-  EXPECT_LT(took, 5s) << "quadratic?";
+  EXPECT_LT(took, 5s) << "quadratic: half a terabyte to look through";
 }
 
 }  // namespace
