@@ -4,6 +4,7 @@
 //
 // **Threads:** plain values. **Ownership:** none.
 
+#include "actors/model/model_config.hpp"
 #include "runtime/base/clock.hpp"
 #include "runtime/base/result.hpp"
 #include "runtime/base/units.hpp"
@@ -11,6 +12,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 namespace troupe::actors {
 
@@ -45,6 +47,25 @@ enum class ModelHead {
   kValue,     ///< one number per token: critic; weight `value_head.weight` [1, H], no bias
 };
 
+/// What of the data-parallel copies is cut: nothing, the optimizer's moments (ZeRO-1), or weights,
+/// gradients and moments (fully sharded, ZeRO-3).
+enum class Sharding { kNone, kZero1, kFsdp };
+
+/// How one model is cut over the ranks of a group. Ranks are numbered (pp·D + dp)·tp + tp rank with
+/// D = ranks / (tp·pp): mesh {pp, dp, tp}. All ranks of one dp coordinate get the same sequences.
+struct ParallelOptions {
+  int tp = 1;              ///< ranks that share every matrix
+  int pp = 1;              ///< pipeline stages
+  int virtual_stages = 1;  ///< runs of layers per pipeline stage (interleaved 1F1B)
+  Sharding sharding = Sharding::kNone;
+  int shard_ranks = 0;  ///< 0: all of dp; else contiguous groups of so many inside dp (HSDP)
+  /// Layers of each run in execution order, pp·virtual_stages numbers that sum to all layers; run
+  /// r lies on stage r mod pp. Empty: as even as possible, the first runs take the rest.
+  std::vector<std::int64_t> stage_layers = {};
+
+  bool operator==(const ParallelOptions&) const = default;
+};
+
 struct TrainEngineOptions {
   ModelHead head = ModelHead::kLanguage;
   bool trainable = true;  ///< false: no gradient and no optimizer memory (reference policy)
@@ -58,10 +79,24 @@ struct TrainEngineOptions {
   std::uint64_t seed = 0;
   int threads = 1;  ///< intra-op threads of the thread that runs the engine
   Duration collective_timeout = std::chrono::minutes(10);
+  ParallelOptions parallel = {};
 };
 
 /// kConfig naming the option and its value when one is out of range.
 result<void> check_options(const TrainEngineOptions& options);
+
+/// kConfig naming both numbers when `model` cannot be cut so over `ranks` ranks: heads and mlp
+/// width must divide by tp; kv heads must too, or tp by them (then each is held tp / kv heads
+/// times); a run needs a layer. The vocabulary may be uneven.
+result<void> check_parallel(const ModelConfig& model, const ParallelOptions& parallel, int ranks);
+
+/// Layers [begin, end) of each run (see ParallelOptions::stage_layers), pp·virtual_stages of them.
+struct LayerRun {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  bool operator==(const LayerRun&) const = default;
+};
+std::vector<LayerRun> layer_runs(const ModelConfig& model, const ParallelOptions& parallel);
 
 /// Bytes that this rank holds now, for the memory ledger. Counted from the buffers themselves.
 struct TrainMemory {
