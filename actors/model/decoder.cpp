@@ -18,40 +18,45 @@ constexpr const char* kLanguageHead = "lm_head.weight";
 constexpr const char* kValueHead = "value_head.weight";
 constexpr const char* kEmbedding = "model.embed_tokens.weight";
 constexpr const char* kFinalNorm = "model.norm.weight";
+constexpr std::size_t kEmbeddingUnit = 0;
 
 /// Collects the leaves in the order in which `Decoder` takes them again.
-class GroupBuilder {
+class UnitBuilder {
  public:
-  explicit GroupBuilder(std::span<const TensorShape> canonical) {
+  explicit UnitBuilder(std::span<const TensorShape> canonical) {
     for (const TensorShape& tensor : canonical) shapes_.emplace(tensor.name, tensor);
   }
 
+  void begin_unit() { units_.emplace_back(); }
   /// One leaf of all these tensors; the model either has all of them or none.
   void add(const std::vector<std::string>& names) {
     ParameterGroup group;
     for (const std::string& name : names)
       if (const auto found = shapes_.find(name); found != shapes_.end())
-        group.push_back(found->second);
+        group.push_back(LocalTensor::of(found->second));
     if (group.empty()) return;
     TROUPE_CHECK(group.size() == names.size(), "decoder: only {} of {} tensors beside {}",
                  group.size(), names.size(), names.front());
-    groups_.push_back(std::move(group));
+    units_.back().push_back(std::move(group));
   }
-  std::vector<ParameterGroup> take() { return std::move(groups_); }
+  std::vector<ParameterUnit> take() { return std::move(units_); }
 
  private:
   std::unordered_map<std::string, TensorShape> shapes_;
-  std::vector<ParameterGroup> groups_;
+  std::vector<ParameterUnit> units_;
 };
 
-std::vector<ParameterGroup> groups_of(const ModelConfig& config,
-                                      std::span<const TensorShape> canonical) {
-  GroupBuilder builder(canonical);
+/// The embedding, each layer, the final norm, and the head unless it is the embedding.
+std::vector<ParameterUnit> units_of(const ModelConfig& config,
+                                    std::span<const TensorShape> canonical) {
+  UnitBuilder builder(canonical);
+  builder.begin_unit();
   builder.add({kEmbedding});
   for (std::int64_t l = 0; l < config.layer_count; ++l) {
     const std::string layer = "model.layers." + std::to_string(l) + ".";
     const std::string attention = layer + "self_attn.";
     const std::string mlp = layer + "mlp.";
+    builder.begin_unit();
     builder.add({layer + "input_layernorm.weight"});
     for (const char* kind : {".weight", ".bias"})
       builder.add(
@@ -64,10 +69,18 @@ std::vector<ParameterGroup> groups_of(const ModelConfig& config,
       builder.add({mlp + "gate_proj" + kind, mlp + "up_proj" + kind});
     for (const char* kind : {".weight", ".bias"}) builder.add({mlp + "down_proj" + kind});
   }
+  builder.begin_unit();
   builder.add({kFinalNorm});
+  if (canonical.back().name != kFinalNorm) builder.begin_unit();
   builder.add({kLanguageHead});
   builder.add({kValueHead});
   return builder.take();
+}
+
+at::Tensor watched(const UnitLease& lease, at::Tensor output) {
+  at::Tensor* const outputs[] = {&output};
+  lease.watch(outputs);
+  return output;
 }
 
 at::Tensor index_tensor(std::span<const std::int64_t> values) {
@@ -89,34 +102,19 @@ std::vector<TensorShape> decoder_tensors(const ModelConfig& config, bool value_h
 Decoder::Decoder(const ModelConfig& config, const DecoderOptions& options)
     : config_(config),
       options_(options),
-      parameters_(groups_of(config, decoder_tensors(config, options.value_head)),
+      parameters_(units_of(config, decoder_tensors(config, options.value_head)),
                   decoder_tensors(config, options.value_head), options.trainable),
-      layers_(static_cast<std::size_t>(config.layer_count)),
+      final_norm_unit_(static_cast<std::size_t>(config.layer_count) + 1),
+      head_unit_(config.tie_embeddings && !options.value_head ? kEmbeddingUnit
+                                                              : final_norm_unit_ + 1),
       frequencies_(rope_inverse_frequencies(config)) {
-  // Takes leaves in the order of groups_of.
-  std::size_t next = 0;
-  const auto leaf = [this, &next] { return parameters_.leaf(next++); };
-  const auto leaf_if = [&leaf](bool there) { return there ? leaf() : at::Tensor(); };
-  embedding_ = leaf();
-  for (LayerWeights& layer : layers_) {
-    layer.input_norm = leaf();
-    layer.qkv = leaf();
-    layer.qkv_bias = leaf_if(config.qkv_bias);
-    layer.q_norm = leaf_if(config.qk_norm);
-    layer.k_norm = leaf_if(config.qk_norm);
-    layer.o = leaf();
-    layer.o_bias = leaf_if(config.o_bias);
-    layer.mlp_norm = leaf();
-    layer.gate_up = leaf();
-    layer.gate_up_bias = leaf_if(config.mlp_bias);
-    layer.down = leaf();
-    layer.down_bias = leaf_if(config.mlp_bias);
-  }
-  final_norm_ = leaf();
-  head_ = config.tie_embeddings && !options.value_head ? embedding_ : leaf();
   context_ = {.shape = {.heads = config.head_count,
                         .kv_heads = config.kv_head_count,
                         .head_dim = config.head_dim},
+              .parts = {.qkv_bias = config.qkv_bias,
+                        .qk_norm = config.qk_norm,
+                        .o_bias = config.o_bias,
+                        .mlp_bias = config.mlp_bias},
               .eps = config.rms_norm_eps,
               .rotary = &rotary_};
 }
@@ -173,34 +171,47 @@ at::Tensor Decoder::hidden(const DecoderInput& input) {
 
   const at::Tensor offsets = index_tensor(input.offsets);
   const std::vector<std::int64_t> ids(input.tokens.begin(), input.tokens.end());
-  Residual residual{.x = select_rows(embedding_, index_tensor(ids)), .delta = {}};
+  Residual residual;
+  {
+    const UnitLease lease = parameters_.lease(kEmbeddingUnit);
+    residual.x = watched(lease, select_rows(lease[0], index_tensor(ids)));
+  }
   const bool recompute = options_.recompute && at::GradMode::is_enabled();
-  for (std::size_t l = 0; l < layers_.size(); ++l) {
-    const bool last = l + 1 == layers_.size();
+  for (std::size_t unit = kEmbeddingUnit + 1; unit < final_norm_unit_; ++unit) {
+    const bool last = unit + 1 == final_norm_unit_;
+    const LayerSource source{.parameters = &parameters_, .unit = unit};
     const LayerInput layer_input{.offsets = offsets,
                                  .rows = last ? index_tensor(input.rows) : at::Tensor()};
     if (recompute)
-      residual.x = decoder_layer_recomputed(layers_[l], context_, layer_input, residual.x);
+      residual.x = decoder_layer_recomputed(source, context_, layer_input, residual.x);
     else
-      residual = decoder_layer(layers_[l], context_, layer_input, residual);
+      residual = decoder_layer(source, context_, layer_input, residual);
   }
-  return add_rms_norm(residual.x, residual.delta, final_norm_, config_.rms_norm_eps).normed;
+  const UnitLease lease = parameters_.lease(final_norm_unit_);
+  return watched(lease,
+                 add_rms_norm(residual.x, residual.delta, lease[0], config_.rms_norm_eps).normed);
 }
 
-at::Tensor Decoder::logits(const at::Tensor& hidden) const {
+at::Tensor Decoder::logits(const at::Tensor& hidden) {
   TROUPE_CHECK(!options_.value_head, "decoder: a critic has no logits");
-  return linear(hidden, head_, at::Tensor());
+  const UnitLease lease = parameters_.lease(head_unit_);
+  return watched(lease, linear(hidden, lease[0], at::Tensor()));
 }
 
 TokenLogProb Decoder::log_probs(const at::Tensor& hidden, const at::Tensor& targets,
-                                const TokenLogProbOptions& options) const {
+                                const TokenLogProbOptions& options) {
   TROUPE_CHECK(!options_.value_head, "decoder: a critic has no log-probs");
-  return token_log_prob(hidden, head_, targets, options);
+  const UnitLease lease = parameters_.lease(head_unit_);
+  TokenLogProb out = token_log_prob(hidden, lease[0], targets, options);
+  at::Tensor* const outputs[] = {&out.log_prob, &out.entropy};
+  lease.watch(outputs);
+  return out;
 }
 
-at::Tensor Decoder::values(const at::Tensor& hidden) const {
+at::Tensor Decoder::values(const at::Tensor& hidden) {
   TROUPE_CHECK(options_.value_head, "decoder: a language model has no values");
-  return linear(hidden, head_, at::Tensor()).squeeze(1);
+  const UnitLease lease = parameters_.lease(head_unit_);
+  return watched(lease, linear(hidden, lease[0], at::Tensor()).squeeze(1));
 }
 
 }  // namespace troupe::actors

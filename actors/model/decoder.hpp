@@ -52,12 +52,12 @@ class Decoder {
   /// Hidden states after the final norm, [R, H], of the rows asked for.
   at::Tensor hidden(const DecoderInput& input);
   /// hidden [R, H] → logits [R, V]; for tests and few rows. CHECKs that this is no critic.
-  at::Tensor logits(const at::Tensor& hidden) const;
+  at::Tensor logits(const at::Tensor& hidden);
   /// hidden [R, H], targets [R] i64.
   TokenLogProb log_probs(const at::Tensor& hidden, const at::Tensor& targets,
-                         const TokenLogProbOptions& options) const;
+                         const TokenLogProbOptions& options);
   /// hidden [R, H] → values [R]. CHECKs that this is a critic.
-  at::Tensor values(const at::Tensor& hidden) const;
+  at::Tensor values(const at::Tensor& hidden);
 
   /// Copies weights in by name; all or nothing.
   result<void> set_weights(std::span<const NamedTensor> weights);
@@ -73,11 +73,9 @@ class Decoder {
   ModelConfig config_;
   DecoderOptions options_;
   FlatParameters parameters_;
-  std::vector<LayerWeights> layers_;
+  std::size_t final_norm_unit_;
+  std::size_t head_unit_;
   LayerContext context_;  // fixed after construction; autograd nodes point to it
-  at::Tensor embedding_;
-  at::Tensor final_norm_;
-  at::Tensor head_;
   std::vector<double> frequencies_;
   RotaryTable rotary_;
 };

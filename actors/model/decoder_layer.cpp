@@ -15,38 +15,61 @@ std::int64_t pack(const void* pointer) {
 }
 
 template <class T>
-const T& unpack(const c10::IValue& value) {
-  return *reinterpret_cast<const T*>(static_cast<std::intptr_t>(value.toInt()));
+T& unpack(const c10::IValue& value) {
+  return *reinterpret_cast<T*>(static_cast<std::intptr_t>(value.toInt()));
 }
 
-at::Tensor summed_layer(const LayerWeights& weights, const LayerContext& context,
+at::Tensor summed_layer(const LayerSource& source, const LayerContext& context,
                         const LayerInput& input, const at::Tensor& x) {
-  const Residual out = decoder_layer(weights, context, input, {x, at::Tensor()});
+  const Residual out = decoder_layer(source, context, input, {x, at::Tensor()});
   return out.x + out.delta;
 }
 
 struct RecomputedLayer : torch::autograd::Function<RecomputedLayer> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const LayerInput& input,
-                            const LayerWeights* weights, const LayerContext* layer) {
+                            const LayerSource& source, const LayerContext* layer) {
     context->save_for_backward({x, input.offsets, input.rows});
-    context->saved_data["weights"] = pack(weights);
+    context->saved_data["parameters"] = pack(source.parameters);
+    context->saved_data["unit"] = static_cast<std::int64_t>(source.unit);
     context->saved_data["layer"] = pack(layer);
-    return summed_layer(*weights, *layer, input, x);  // autograd calls this without grad mode
+    return summed_layer(source, *layer, input, x);  // autograd calls this without grad mode
   }
 
   static tensor_list backward(AutogradContext* context, tensor_list gradients) {
     const auto saved = context->get_saved_variables();
     const at::AutoGradMode with_gradients(true);
     const at::Tensor x = saved[0].detach().set_requires_grad(true);
-    const at::Tensor out =
-        summed_layer(unpack<LayerWeights>(context->saved_data["weights"]),
-                     unpack<LayerContext>(context->saved_data["layer"]), {saved[1], saved[2]}, x);
+    const LayerSource source{
+        .parameters = &unpack<FlatParameters>(context->saved_data["parameters"]),
+        .unit = static_cast<std::size_t>(context->saved_data["unit"].toInt())};
+    const at::Tensor out = summed_layer(
+        source, unpack<const LayerContext>(context->saved_data["layer"]), {saved[1], saved[2]}, x);
     torch::autograd::backward({out}, {gradients[0]});
     return {x.grad(), at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
 }  // namespace
+
+LayerWeights layer_weights(const UnitLease& lease, const LayerParts& parts) {
+  std::size_t next = 0;
+  const auto leaf = [&lease, &next] { return lease[next++]; };
+  const auto leaf_if = [&leaf](bool there) { return there ? leaf() : at::Tensor(); };
+  LayerWeights layer;
+  layer.input_norm = leaf();
+  layer.qkv = leaf();
+  layer.qkv_bias = leaf_if(parts.qkv_bias);
+  layer.q_norm = leaf_if(parts.qk_norm);
+  layer.k_norm = leaf_if(parts.qk_norm);
+  layer.o = leaf();
+  layer.o_bias = leaf_if(parts.o_bias);
+  layer.mlp_norm = leaf();
+  layer.gate_up = leaf();
+  layer.gate_up_bias = leaf_if(parts.mlp_bias);
+  layer.down = leaf();
+  layer.down_bias = leaf_if(parts.mlp_bias);
+  return layer;
+}
 
 Residual decoder_layer(const LayerWeights& weights, const LayerContext& context,
                        const LayerInput& input, const Residual& in) {
@@ -66,9 +89,18 @@ Residual decoder_layer(const LayerWeights& weights, const LayerContext& context,
   return {.x = second.sum, .delta = linear(active, weights.down, weights.down_bias)};
 }
 
-at::Tensor decoder_layer_recomputed(const LayerWeights& weights, const LayerContext& context,
+Residual decoder_layer(const LayerSource& source, const LayerContext& context,
+                       const LayerInput& input, const Residual& in) {
+  const UnitLease lease = source.parameters->lease(source.unit);
+  Residual out = decoder_layer(layer_weights(lease, context.parts), context, input, in);
+  at::Tensor* const outputs[] = {&out.x, &out.delta};
+  lease.watch(outputs);
+  return out;
+}
+
+at::Tensor decoder_layer_recomputed(const LayerSource& source, const LayerContext& context,
                                     const LayerInput& input, const at::Tensor& x) {
-  return RecomputedLayer::apply(x, input, &weights, &context);
+  return RecomputedLayer::apply(x, input, source, &context);
 }
 
 }  // namespace troupe::actors

@@ -5,6 +5,7 @@
 // **Threads:** pure functions of tensors; see packed_attention for the table.
 
 #include "actors/model/attention.hpp"
+#include "actors/model/flat_parameters.hpp"
 
 #include <ATen/core/Tensor.h>
 
@@ -26,9 +27,21 @@ struct LayerWeights {
   at::Tensor down_bias;     ///< [H]
 };
 
+/// Which of the leaves that not every model has a unit holds.
+struct LayerParts {
+  bool qkv_bias = false;
+  bool qk_norm = false;
+  bool o_bias = false;
+  bool mlp_bias = false;
+};
+
+/// The leaves of a leased layer, which come in the order of LayerWeights.
+LayerWeights layer_weights(const UnitLease& lease, const LayerParts& parts);
+
 /// What all layers and passes of a model share.
 struct LayerContext {
   AttentionShape shape;
+  LayerParts parts;
   double eps = 1e-6;
   const RotaryTable* rotary = nullptr;
 };
@@ -47,15 +60,24 @@ struct LayerInput {
   at::Tensor rows;
 };
 
+/// Where a layer's weights come from, anew for each pass.
+struct LayerSource {
+  FlatParameters* parameters = nullptr;
+  std::size_t unit = 0;
+};
+
 /// Residual of T rows → T rows, or R when `input.rows` says so.
 Residual decoder_layer(const LayerWeights& weights, const LayerContext& context,
+                       const LayerInput& input, const Residual& in);
+/// The same with the weights leased from `source` for this pass and its backward.
+Residual decoder_layer(const LayerSource& source, const LayerContext& context,
                        const LayerInput& input, const Residual& in);
 
 /// The same with the summands added, x [T, H] → [T or R, H], but it keeps only its input for
 /// backward and runs the layer again there; the gradients have the same bits. Weight gradients go
 /// straight into the leaves, so this works with `backward()` and not with `torch::autograd::grad`
-/// on weights. `weights` and `context` must outlive backward.
-at::Tensor decoder_layer_recomputed(const LayerWeights& weights, const LayerContext& context,
+/// on weights. `source.parameters` and `context` must outlive backward.
+at::Tensor decoder_layer_recomputed(const LayerSource& source, const LayerContext& context,
                                     const LayerInput& input, const at::Tensor& x);
 
 }  // namespace troupe::actors

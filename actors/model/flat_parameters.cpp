@@ -11,47 +11,68 @@ namespace {
 
 constexpr std::int64_t kAlignment = 16;  // floats: one cache line
 
+std::int64_t count_of(std::span<const std::int64_t> shape) {
+  std::int64_t count = 1;
+  for (const std::int64_t extent : shape) count *= extent;
+  return count;
+}
+
 }  // namespace
 
-FlatParameters::FlatParameters(std::span<const ParameterGroup> groups,
+void UnitLease::watch(std::span<at::Tensor* const>) const {}  // whole leaves are always there
+
+FlatParameters::FlatParameters(std::span<const ParameterUnit> units,
                                std::span<const TensorShape> canonical, bool trainable)
     : trainable_(trainable) {
-  std::map<std::string, std::int64_t, std::less<>> offset_of;
+  struct Place {
+    const LocalTensor* tensor;
+    std::int64_t offset;
+  };
+  std::map<std::string, Place, std::less<>> places;
   std::vector<std::vector<std::int64_t>> leaf_shapes;
   std::int64_t end = 0;
-  for (const ParameterGroup& group : groups) {
-    end = (end + kAlignment - 1) / kAlignment * kAlignment;
-    leaf_offsets_.push_back(end);
-    std::vector<std::int64_t> shape = group.front().shape;
-    shape[0] = 0;
-    for (const TensorShape& tensor : group) {
-      TROUPE_CHECK(offset_of.emplace(tensor.name, end).second, "parameters: {} is there twice",
-                   tensor.name);
-      shape[0] += tensor.shape[0];
-      end += tensor.element_count();
+  for (const ParameterUnit& unit : units) {
+    unit_begins_.push_back(leaf_shapes.size());
+    for (const ParameterGroup& group : unit) {
+      end = (end + kAlignment - 1) / kAlignment * kAlignment;
+      leaf_offsets_.push_back(end);
+      std::vector<std::int64_t> shape = group.front().shape;
+      shape[0] = 0;
+      for (const LocalTensor& tensor : group) {
+        TROUPE_CHECK(places.emplace(tensor.name, Place{&tensor, end}).second,
+                     "parameters: {} is there twice", tensor.name);
+        shape[0] += tensor.shape[0];
+        end += count_of(tensor.shape);
+      }
+      leaf_shapes.push_back(std::move(shape));
     }
-    leaf_shapes.push_back(std::move(shape));
   }
-  TROUPE_CHECK(offset_of.size() == canonical.size(), "parameters: {} tensors in groups, {} wanted",
-               offset_of.size(), canonical.size());
+  unit_begins_.push_back(leaf_shapes.size());
+  TROUPE_CHECK(places.size() == canonical.size(), "parameters: {} tensors in units, {} wanted",
+               places.size(), canonical.size());
 
   weights_ = torch::zeros({end}, torch::kFloat32);
-  for (std::size_t g = 0; g < groups.size(); ++g) {
-    std::int64_t count = 1;
-    for (const std::int64_t extent : leaf_shapes[g]) count *= extent;
+  for (std::size_t g = 0; g < leaf_shapes.size(); ++g) {
+    const std::int64_t count = count_of(leaf_shapes[g]);
     at::Tensor leaf = weights_.narrow(0, leaf_offsets_[g], count).view(leaf_shapes[g]).detach();
     leaf.set_requires_grad(trainable);
     leaves_.push_back(std::move(leaf));
   }
   const float* base = weights_.data_ptr<float>();
   for (const TensorShape& tensor : canonical) {
-    const auto found = offset_of.find(tensor.name);
-    TROUPE_CHECK(found != offset_of.end(), "parameters: no group holds {}", tensor.name);
-    segments_.push_back({tensor.name, tensor.shape, found->second, tensor.element_count()});
-    tensors_.push_back({tensor.name,
-                        tensor.shape,
-                        {base + found->second, static_cast<std::size_t>(tensor.element_count())}});
+    const auto found = places.find(tensor.name);
+    TROUPE_CHECK(found != places.end(), "parameters: no unit holds {}", tensor.name);
+    const auto& [local, offset] = found->second;
+    const std::int64_t count = count_of(local->shape);
+    segments_.push_back({tensor.name, local->shape, offset, count, *local});
+    tensors_.push_back(
+        {tensor.name, local->shape, {base + offset, static_cast<std::size_t>(count)}});
   }
+}
+
+UnitLease FlatParameters::lease(std::size_t unit) {
+  const std::size_t begin = unit_begins_[unit];
+  return UnitLease(std::span(leaves_).subspan(begin, unit_begins_[unit + 1] - begin));
 }
 
 const ParameterSegment* FlatParameters::find(std::string_view name) const {
