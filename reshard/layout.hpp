@@ -107,11 +107,16 @@ struct Region {
 /// Where `box`, which `segment` must contain, lies in the buffer.
 Region region_of(const Segment& segment, const Box& box);
 
+enum class Side : std::uint8_t { kSource, kTarget };
+
+std::string_view side_name(Side side);  ///< `source`, `target`
+
 /// Checks one side alone: unique tensor names and rank ids, sizes in range, boxes inside their
 /// tensors and regions inside their buffers, one element size per buffer, no number of a tensor
-/// twice on one rank, no element of a buffer used twice. `side` opens each message, which names
-/// tensor, box, rank and both values. Errors: kInvalidArgument, kConflict, kUnsupported.
+/// twice on one rank; on the target side also no element of a buffer used twice (a source may show
+/// one storage under two names). The side opens each message, which names tensor, box, rank and
+/// both values. Errors: kInvalidArgument, kConflict, kUnsupported.
 /// **Cost:** O(S log S) for S segments of tensors cut along one axis.
-result<void> validate(const Roster& roster, std::string_view side);
+result<void> validate(const Roster& roster, Side side);
 
 }  // namespace troupe::reshard

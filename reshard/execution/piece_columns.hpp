@@ -16,6 +16,8 @@ namespace troupe::reshard {
 enum class ColumnKind : std::uint8_t {
   kBytes = 0,  ///< the elements
   kSums,       ///< `PieceSums` of them
+  kCrc,        ///< the same with the crc alone
+  kTensorSum,  ///< the same with the part of the tensor's checksum alone
   kProgress,   ///< how far a target is; the first row is how far the asker is
   kDeltaSize,  ///< bytes of the piece's delta
   kDelta,

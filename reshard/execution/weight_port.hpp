@@ -21,6 +21,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -34,6 +35,12 @@ struct Piece {
   bool operator==(const Piece&) const = default;
 };
 
+/// A box in memory; rows lie `row_stride` elements apart.
+struct MemoryView {
+  const std::byte* data = nullptr;
+  std::int64_t row_stride = 0;
+};
+
 /// Gives out pieces of one rank's memory under one epoch.
 class PieceGiver {
  public:
@@ -44,6 +51,11 @@ class PieceGiver {
   /// For those who are handed on: what `taker` no longer needs lies before `taken`; the answer is
   /// how far this rank is, both in elements of its receive order. A source has everything.
   virtual std::int64_t progress(std::int32_t taker, std::int64_t taken) = 0;
+  /// All of an operation's box at once, for ranks of this process; empty when it is not whole here.
+  virtual std::optional<MemoryView> view(std::int32_t op) {
+    (void)op;
+    return std::nullopt;
+  }
   /// Delta only: what the piece was in the base version, or empty.
   virtual result<runtime::Pinned> read_base(const Piece& piece);
 };

@@ -1,0 +1,95 @@
+#include "reshard/execution/piece.hpp"
+
+#include "runtime/base/check.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace troupe::reshard {
+namespace {
+
+/// Calls `run(first byte in the buffer, bytes)` for each contiguous run of the piece.
+template <class Run>
+void for_each_run(const Region& region, std::int64_t element, std::int64_t first,
+                  std::int64_t count, Run run) {
+  if (region.contiguous()) {
+    run((region.offset + first) * element, count * element);
+    return;
+  }
+  while (count > 0) {
+    const std::int64_t row = first / region.cols;
+    const std::int64_t col = first % region.cols;
+    const std::int64_t take = std::min(count, region.cols - col);
+    run((region.offset + row * region.row_stride + col) * element, take * element);
+    first += take;
+    count -= take;
+  }
+}
+
+void check_piece(std::size_t buffer_bytes, const Region& region, std::int64_t element,
+                 std::int64_t first, std::int64_t count) {
+  const std::int64_t last =
+      region.rows == 0 ? region.offset
+                       : region.offset + (region.rows - 1) * region.row_stride + region.cols;
+  TROUPE_CHECK(first >= 0 && count >= 0 && first + count <= region.rows * region.cols,
+               "piece: elements {}+{} of {} x {}", first, count, region.rows, region.cols);
+  TROUPE_CHECK(last * element <= static_cast<std::int64_t>(buffer_bytes),
+               "piece: region ends at byte {} of {}", last * element, buffer_bytes);
+}
+
+}  // namespace
+
+std::array<Box, 3> piece_boxes(const Box& box, std::int64_t first, std::int64_t count) {
+  const std::int64_t cols = box.cols();
+  const std::int64_t row = box.row_begin + first / cols;
+  const std::int64_t col = first % cols;
+  std::array<Box, 3> boxes{};
+  const std::int64_t head = col == 0 ? 0 : std::min(count, cols - col);
+  if (head > 0) boxes[0] = {row, row + 1, box.col_begin + col, box.col_begin + col + head};
+  const std::int64_t body_row = row + (col == 0 ? 0 : 1);
+  const std::int64_t whole_rows = (count - head) / cols;
+  if (whole_rows > 0) boxes[1] = {body_row, body_row + whole_rows, box.col_begin, box.col_end};
+  const std::int64_t tail = count - head - whole_rows * cols;
+  if (tail > 0) {
+    const std::int64_t last = body_row + whole_rows;
+    boxes[2] = {last, last + 1, box.col_begin, box.col_begin + tail};
+  }
+  return boxes;
+}
+
+std::vector<std::span<const std::byte>> piece_spans(std::span<const std::byte> buffer,
+                                                    const Region& region, std::int64_t element,
+                                                    std::int64_t first, std::int64_t count) {
+  check_piece(buffer.size(), region, element, first, count);
+  std::vector<std::span<const std::byte>> spans;
+  for_each_run(region, element, first, count, [&](std::int64_t at, std::int64_t bytes) {
+    spans.push_back(buffer.subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(bytes)));
+  });
+  return spans;
+}
+
+void scatter_piece(std::span<const std::byte> dense, std::span<std::byte> buffer,
+                   const Region& region, std::int64_t element, std::int64_t first,
+                   std::int64_t count) {
+  check_piece(buffer.size(), region, element, first, count);
+  TROUPE_CHECK(static_cast<std::int64_t>(dense.size()) == count * element,
+               "piece: {} bytes for {} elements of {}", dense.size(), count, element);
+  const std::byte* from = dense.data();
+  for_each_run(region, element, first, count, [&](std::int64_t at, std::int64_t bytes) {
+    std::memcpy(buffer.data() + at, from, static_cast<std::size_t>(bytes));
+    from += bytes;
+  });
+}
+
+void copy_rows(std::byte* target, std::int64_t target_stride, const std::byte* source,
+               std::int64_t source_stride, std::int64_t rows, std::int64_t row_bytes) {
+  if (target_stride == row_bytes && source_stride == row_bytes) {
+    std::memcpy(target, source, static_cast<std::size_t>(rows * row_bytes));
+    return;
+  }
+  for (std::int64_t row = 0; row < rows; ++row)
+    std::memcpy(target + row * target_stride, source + row * source_stride,
+                static_cast<std::size_t>(row_bytes));
+}
+
+}  // namespace troupe::reshard
