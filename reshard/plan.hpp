@@ -112,8 +112,8 @@ struct Plan {
   /// Bytes that cross the network, or of one kind of operation.
   std::int64_t network_bytes() const;
   std::int64_t bytes_of_kind(OpKind kind) const;
-  /// What this plan occupies, tables included.
-  std::int64_t memory_bytes() const;
+  /// Bytes of the operations and of the lists by rank; the table of tensors is not counted.
+  std::int64_t operation_memory_bytes() const;
 
   // Operations of each rank of `traffic`, one list after the other; filled by `plan`.
   std::vector<std::int32_t> send_list = {}, receive_list = {};

@@ -1,0 +1,120 @@
+#pragma once
+
+// Receives one target's slice of a plan, once: buckets asked for, checked, unpacked, handed on.
+//
+// Two buckets are under way: the requests of the next are out while one is checked and unpacked.
+// The first error ends everything.
+// Ownership: everything that `ReceiveJob` points at outlives the receiver.
+// **Threads:** `run` on one; `stop` of the job may be set by any, and is looked at every 20 ms.
+// **Invariants:** `run` returns by the deadline. When it returns well, every element of the plan's
+// slice was written once and every checksum that was asked for agreed.
+
+#include "reshard/execution/bucket.hpp"
+#include "reshard/execution/hand_on.hpp"
+#include "reshard/execution/messages.hpp"
+#include "reshard/execution/piece_lane.hpp"
+#include "reshard/execution/piece_sums.hpp"
+#include "reshard/execution/weight_sink.hpp"
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace troupe::reshard {
+
+struct ReceiveJob {
+  std::shared_ptr<const PublicationPlan> plan;
+  std::int32_t rank = 0;
+  WeightSink* sink = nullptr;
+  WeightPort* port = nullptr;
+  PieceLane* lane = nullptr;  ///< may be null when everything is in this process
+  PublicationId id;
+  Checks checks;
+  std::map<Member, MemberAddress> members;
+  const std::vector<Bucket>* buckets = nullptr;
+  std::array<BucketMemory, 2> memory;
+  bool permit_views = false;
+  Deadline deadline;
+  std::atomic<bool>* stop = nullptr;
+  std::shared_ptr<HandOn> hand_on;
+};
+
+class Receiver {
+ public:
+  explicit Receiver(ReceiveJob job);
+  result<ReceiveStatistics> run();
+
+ private:
+  /// Pieces of a bucket that come from one member.
+  struct Group {
+    Member from;
+    bool handed_on = false;
+    std::vector<std::size_t> pieces;  ///< indices into the bucket
+    std::size_t asked = 0;            ///< of those
+    runtime::pending<void> answer;
+  };
+  /// What the senders say about the pieces of a bucket; written by the lane.
+  struct Claims {
+    std::vector<PieceSums> sums;
+    std::vector<std::int64_t> delta_bytes;
+    BucketMemory memory;
+  };
+  struct Flight {
+    const Bucket* bucket = nullptr;
+    std::shared_ptr<Claims> claims;
+    std::vector<Group> groups;
+  };
+  struct TensorSums {
+    std::uint64_t claimed = 0;
+    std::uint64_t found = 0;
+    std::int64_t elements = 0;
+  };
+  /// Where we stand with one who hands on to us.
+  struct Sender {
+    std::vector<std::int32_t> ops;  ///< from it, in our order
+    std::size_t next = 0;           ///< first that is not done
+    std::int64_t done = 0;          ///< elements of that one
+    std::int64_t known = 0;         ///< how far it is
+  };
+
+  result<void> depart(std::size_t index);
+  result<void> arrive(Flight& flight);
+  result<void> gather_group(Flight& flight, Group& group);
+  result<void> ask(Flight& flight, Group& group, std::size_t count);
+  result<void> ask_deltas(Flight& flight, Group& group);
+  result<void> copy_from_here(Flight& flight, Group& group, PieceGiver& giver, std::size_t count);
+  result<void> poll(const Member& from);
+  result<void> wait(runtime::pending<void>& answer, const Group& group, const Bucket& bucket);
+  result<void> pause(Duration span) const;
+  result<void> stopped() const;
+  result<void> unpack(Flight& flight, std::size_t index);
+  result<void> apply_delta(Flight& flight, std::size_t index);
+  result<void> check_piece(const Flight& flight, std::size_t index,
+                           std::span<const std::span<const std::byte>> memory);
+  result<void> take_local(const BucketPiece& one);
+  result<void> check_tensors() const;
+  void find_senders();
+  void count(const Flight& flight, std::size_t index);
+  void announce(std::size_t next_bucket);
+  std::span<std::byte> place_of(const Flight& flight, std::size_t index) const;
+  Region region_here(const Op& op) const;
+  std::int64_t element_of(const Op& op) const;
+  std::string piece_text(const Piece& piece) const;
+  bool is_delta(const Group& group) const { return job_.id.base && !group.handed_on; }
+  const MemberAddress& address_of(const Member& member) const;
+
+  ReceiveJob job_;
+  const PublicationPlan& plan_;
+  std::vector<Flight> flights_;  ///< at most two, by bucket index modulo two
+  std::map<std::int32_t, Sender> senders_;
+  std::map<std::int32_t, TensorSums> sums_;
+  std::optional<std::int32_t> announced_;
+  ReceiveStatistics statistics_;
+};
+
+}  // namespace troupe::reshard
