@@ -12,6 +12,7 @@ class Rng;
 
 namespace troupe::runtime {
 class Batch;
+class Collective;
 class Column;
 class Mesh;
 }  // namespace troupe::runtime

@@ -17,17 +17,27 @@ void PackedMatrix::pack(std::span<const float> weight, std::int64_t first_output
   const std::int64_t rows = size / inputs_;
   TROUPE_CHECK(rows * inputs_ == size, "packed matrix: {} weights, wanted a multiple of {}", size,
                inputs_);
-  TROUPE_CHECK(first_output >= 0 && first_output + rows <= outputs_,
-               "packed matrix: outputs {}..{}, have {}", first_output, first_output + rows,
-               outputs_);
+  write({first_output, rows, 0, inputs_}, weight.data(), inputs_);
+}
+
+void PackedMatrix::write(const MatrixPart& part, const float* weight, std::int64_t row_stride) {
+  TROUPE_CHECK(
+      part.first_output >= 0 && part.outputs >= 0 && part.first_output + part.outputs <= outputs_,
+      "packed matrix: outputs {}..{}, have {}", part.first_output, part.first_output + part.outputs,
+      outputs_);
+  TROUPE_CHECK(
+      part.first_input >= 0 && part.inputs >= 0 && part.first_input + part.inputs <= inputs_,
+      "packed matrix: inputs {}..{}, have {}", part.first_input, part.first_input + part.inputs,
+      inputs_);
   // Up to 16 rows at a time, so that each 64-byte line of a panel is completed while it is hot.
-  for (std::int64_t row = 0; row < rows;) {
-    const std::int64_t lane = (first_output + row) % kLanes;
-    const std::int64_t count = std::min<std::int64_t>(kLanes - lane, rows - row);
-    float* panel = panels_.data() + (first_output + row) / kLanes * inputs_ * kLanes + lane;
-    const float* source = weight.data() + row * inputs_;
-    for (std::int64_t k = 0; k < inputs_; ++k)
-      for (std::int64_t i = 0; i < count; ++i) panel[k * kLanes + i] = source[i * inputs_ + k];
+  for (std::int64_t row = 0; row < part.outputs;) {
+    const std::int64_t output = part.first_output + row;
+    const std::int64_t lane = output % kLanes;
+    const std::int64_t count = std::min<std::int64_t>(kLanes - lane, part.outputs - row);
+    float* panel = panels_.data() + (output / kLanes * inputs_ + part.first_input) * kLanes + lane;
+    const float* source = weight + row * row_stride;
+    for (std::int64_t k = 0; k < part.inputs; ++k)
+      for (std::int64_t i = 0; i < count; ++i) panel[k * kLanes + i] = source[i * row_stride + k];
     row += count;
   }
 }

@@ -15,6 +15,14 @@
 
 namespace troupe::actors {
 
+/// Outputs [first_output, first_output + outputs) × inputs [first_input, first_input + inputs).
+struct MatrixPart {
+  std::int64_t first_output = 0;
+  std::int64_t outputs = 0;
+  std::int64_t first_input = 0;
+  std::int64_t inputs = 0;
+};
+
 class PackedMatrix {
  public:
   PackedMatrix() = default;
@@ -23,6 +31,8 @@ class PackedMatrix {
 
   /// Packs weight [rows, inputs] (row-major) as outputs first_output .. first_output + rows − 1.
   void pack(std::span<const float> weight, std::int64_t first_output);
+  /// Packs a part from row-major numbers whose rows are `row_stride` apart.
+  void write(const MatrixPart& part, const float* weight, std::int64_t row_stride);
 
   /// The weights of one output, [inputs]: an embedding row of a tied head.
   void copy_output(std::int64_t output, std::span<float> target) const;

@@ -93,6 +93,7 @@ bool BatchScheduler::start_trunk(PromptGroup& group, std::int64_t committed, Ste
   TROUPE_CHECK(grown, "scheduler: prompt of {} tokens never fits {} blocks", trunk.prompt_tokens,
                pool_->block_count());
   group.begun = true;
+  trunk.kv_era = era_;
   start_running(trunk);
   add_run(trunk, std::min(trunk.pending(), room(plan)), plan);
   return true;
@@ -104,6 +105,7 @@ bool BatchScheduler::fork_member(PromptGroup& group, StepPlan& plan, bool take_t
   TROUPE_CHECK(found != group.members.end(), "scheduler: group {} has no waiting member",
                group.arrival);
   Sequence& member = **found;
+  member.kv_era = group.trunk.kv_era;
   if (take_trunk) {
     member.blocks = std::exchange(group.trunk.blocks, {});
     group.trunk.computed = 0;
@@ -223,6 +225,7 @@ void BatchScheduler::settle_waiting(PromptGroup& group) {
 }
 
 void BatchScheduler::add_run(Sequence& sequence, std::int32_t tokens, StepPlan& plan) {
+  TROUPE_CHECK(sequence.kv_era == era_, "scheduler: KV of era {} in era {}", sequence.kv_era, era_);
   plan.runs.push_back(ScheduledRun{.sequence = &sequence, .tokens = tokens});
   plan.tokens += tokens;
 }

@@ -73,6 +73,11 @@ class BatchScheduler {
   void preempt(Sequence& sequence);
   void preempt_all();
 
+  /// Ends the use of all KV computed so far: sequences that hold some must have been preempted or
+  /// have finished. Runs of a later step are CHECKed to be of the present era.
+  void new_era() { ++era_; }
+  std::int64_t era() const { return era_; }
+
   /// While paused, groups that have not begun stay queued.
   void pause_new_groups(bool paused) { paused_ = paused; }
   bool idle() const { return running_.empty() && waiting_.empty(); }
@@ -108,6 +113,7 @@ class BatchScheduler {
   std::map<std::int64_t, PromptGroup*> waiting_;  // by arrival: groups with waiting members
   std::vector<PromptGroup*> retired_;
   std::int64_t running_members_ = 0;
+  std::int64_t era_ = 0;
   bool paused_ = false;
   bool preempted_ = false;  // in the current step
   SchedulerCounts counts_;

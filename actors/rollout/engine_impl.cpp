@@ -18,6 +18,11 @@ std::int64_t logit_rows(const ModelConfig& config, const EngineOptions& options)
   return std::min<std::int64_t>(std::max<std::int64_t>(fit, 48), options.max_num_batched_tokens);
 }
 
+// What a history is made of.
+constexpr std::int64_t kSubmitted = 1;
+constexpr std::int64_t kAborted = 2;
+constexpr std::int64_t kPreempted = 3;
+
 RunnerLimits runner_limits(const ModelConfig& config, const EngineOptions& options) {
   return RunnerLimits{.rows = options.max_num_batched_tokens,
                       .positions = options.max_model_tokens,
@@ -26,36 +31,20 @@ RunnerLimits runner_limits(const ModelConfig& config, const EngineOptions& optio
 
 }  // namespace
 
-RolloutEngine::Impl::Impl(const ModelConfig& config, EngineOptions options)
+RolloutEngine::Impl::Impl(const ModelConfig& config, EnginePlace place)
     : config_(config),
-      options_(std::move(options)),
+      share_(place.share),
+      options_(std::move(place.options)),
+      ranks_(std::move(place.ranks)),
       kernels_(&kernel_table(options_.kernel)),
       pool_(options_.kv_blocks),
-      cache_(config_, options_.kv_blocks),
+      cache_(share_.local, options_.kv_blocks),
       scheduler_(SchedulerLimits{.running_sequences = options_.max_num_seqs,
                                  .step_tokens = options_.max_num_batched_tokens},
                  pool_),
-      runner_(config_, runner_limits(config_, options_), *kernels_),
-      sampler_(config_.vocab_size, *kernels_) {}
-
-result<void> RolloutEngine::Impl::load_weights(std::span<const NamedTensor> tensors,
-                                               WeightVersion version, WeightUpdate update) {
-  TROUPE_TRY(auto packed, PackedWeights::pack(config_, tensors));
-  if (weights_ && update == WeightUpdate::kDrain) TROUPE_TRY_VOID(drain());
-  if (update == WeightUpdate::kRecompute) scheduler_.preempt_all();
-  weights_ = std::move(packed);
-  version_ = version;
-  return {};
-}
-
-result<void> RolloutEngine::Impl::drain() {
-  scheduler_.pause_new_groups(true);
-  result<void> outcome;
-  while (outcome && scheduler_.has_begun())
-    if (auto report = step(); !report) outcome = fail(std::move(report).error());
-  scheduler_.pause_new_groups(false);
-  return outcome;
-}
+      runner_(share_, runner_limits(config_, options_), *kernels_, ranks_.get()),
+      sampler_(config_.vocab_size, *kernels_),
+      store_(config_, share_, options_.weight_memory) {}
 
 result<std::vector<SequenceId>> RolloutEngine::Impl::submit(GenerateRequest request) {
   const std::size_t samples = request.sample_indices.size();
@@ -66,6 +55,7 @@ result<std::vector<SequenceId>> RolloutEngine::Impl::submit(GenerateRequest requ
   std::vector<std::size_t> order(samples);
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::vector<SequenceId> ids;
+  if (ranks_) note(kSubmitted, digest_of(request).value());
   if (options_.share_prompt) {
     queue_group(request, order, ids);
   } else {
@@ -131,24 +121,78 @@ std::unique_ptr<Sequence> RolloutEngine::Impl::make_member(PromptGroup& group,
 }
 
 result<EngineStep> RolloutEngine::Impl::step() {
-  if (!weights_) return fail(ErrorCode::kConflict, "rollout engine: step without weights");
-  if (!cache_.resident())
-    return fail(ErrorCode::kConflict, "rollout engine: step while the KV cache is released");
+  TROUPE_TRY(const std::optional<EngineStep> report, advance(false));
+  if (!report)
+    return fail(ErrorCode::kDeadline, "rollout engine: the deadline of another rank has passed");
+  return *report;
+}
+
+result<std::optional<EngineStep>> RolloutEngine::Impl::advance(bool expired) {
   const auto begin = std::chrono::steady_clock::now();
-  EngineStep report;
-  scheduler_.next_step(plan_);
-  if (plan_.runs.empty()) return report;
+  result<void> ready = store_.check_serving("step");
+  if (ready && !cache_.resident())
+    ready = fail(ErrorCode::kConflict, "rollout engine: step while the KV cache is released");
+  plan_.clear();
+  if (ready && !(expired && !ranks_)) scheduler_.next_step(plan_);
+  // Also when the step does not happen: then its sequences are merely planned again.
   for (const BlockCopy& copy : plan_.copies) cache_.copy(copy);
-  flatten();
-  count_rows();
-  runner_.forward(*weights_, cache_, row_tokens_, row_runs_, selected_rows_);
-  for (const ScheduledRun& run : plan_.runs) scheduler_.complete(run);
-  sample_all(report);
-  retire_groups();
-  report.rows = plan_.tokens;
+  if (ranks_) {
+    const RankClaim claim{.action = RankClaim::kStep,
+                          .plan = digest_of_plan().value(),
+                          .refusal = cache_.resident() ? RankClaim::kWeights : RankClaim::kKv,
+                          .expired = expired ? 1 : 0};
+    TROUPE_TRY(const Verdict verdict, agree(claim, ready));
+    expired = verdict == Verdict::kExpired;
+  }
+  if (expired) return std::optional<EngineStep>();
+  TROUPE_TRY_VOID(ready);
+  EngineStep report;
+  if (plan_.runs.empty()) return report;
+  note(digest_of_plan().value());
+  if (auto ran = run_plan(report); !ran) {
+    const ErrorCode code = ran.error().code;
+    return fail(std::move(ran).error().wrap(
+        code, fmt::format("rollout engine: step of {} rows on tensor-parallel rank {} of {}",
+                          plan_.tokens, share_.rank, share_.size)));
+  }
   ++stats_.steps;
   stats_.step_s += seconds(std::chrono::steady_clock::now() - begin);
   return report;
+}
+
+result<void> RolloutEngine::Impl::run_plan(EngineStep& report) {
+  flatten();
+  count_rows();
+  TROUPE_TRY_VOID(
+      runner_.forward(*store_.active(), cache_, row_tokens_, row_runs_, selected_rows_));
+  for (const ScheduledRun& run : plan_.runs) scheduler_.complete(run);
+  result<void> sampled = sample_all(report);
+  // Sequences that were computed but not sampled have nothing to run: start them again.
+  if (!sampled) scheduler_.preempt_all();
+  retire_groups();
+  report.rows = plan_.tokens;
+  return sampled;
+}
+
+/// `claim.refusal` is what this rank says when it is not ready.
+result<Verdict> RolloutEngine::Impl::agree(RankClaim claim, const result<void>& ready) {
+  claim.version = store_.version().value;
+  claim.history = history_.value();
+  if (ready) claim.refusal = RankClaim::kNone;
+  auto verdict = ranks_->compare(claim);
+  if (!ready) return fail(Error(ready.error()));  // in words of its own
+  return verdict;
+}
+
+Digest RolloutEngine::Impl::digest_of_plan() const {
+  Digest digest;
+  for (const ScheduledRun& run : plan_.runs) {
+    digest.add(run.sequence->is_trunk() ? -run.sequence->group->arrival - 1
+                                        : run.sequence->id.value);
+    digest.add(run.sequence->computed);
+    digest.add(run.tokens);
+  }
+  return digest;
 }
 
 void RolloutEngine::Impl::flatten() {
@@ -185,18 +229,19 @@ void RolloutEngine::Impl::count_rows() {
   ++stats_.rows_histogram[std::min(bucket, stats_.rows_histogram.size() - 1)];
 }
 
-void RolloutEngine::Impl::sample_all(EngineStep& report) {
+result<void> RolloutEngine::Impl::sample_all(EngineStep& report) {
   const auto vocab = static_cast<std::size_t>(config_.vocab_size);
   const auto total = static_cast<std::int64_t>(selected_.size());
   for (std::int64_t first = 0; first < total; first += runner_.logit_rows()) {
     const std::int64_t count = std::min(runner_.logit_rows(), total - first);
-    const float* logits = runner_.logits(*weights_, first, count);
+    TROUPE_TRY(const float* const logits, runner_.logits(*store_.active(), first, count));
     const auto begin = std::chrono::steady_clock::now();
     for (std::int64_t i = 0; i < count; ++i)
       sample_run(*selected_[static_cast<std::size_t>(first + i)],
                  {logits + i * runner_.logit_stride(), vocab}, report);
     stats_.sample_s += seconds(std::chrono::steady_clock::now() - begin);
   }
+  return {};
 }
 
 void RolloutEngine::Impl::sample_run(Sequence& sequence, std::span<const float> logits,
@@ -230,7 +275,8 @@ void RolloutEngine::Impl::sample_token(Sequence& sequence, std::span<const float
   sequence.tokens.push_back(sampled->token);
   sequence.log_probs.push_back(sampled->log_prob);
   sequence.full_log_probs.push_back(sampled->full_log_prob);
-  sequence.versions.push_back(version_);
+  sequence.versions.push_back(store_.version());
+  note(sampled->token);
   ++report.tokens_generated;
   ++stats_.tokens_generated;
   const auto stop = stop_after(group.sampling, options_.token_bytes, sampled->token,
@@ -270,7 +316,10 @@ result<std::vector<GeneratedSequence>> RolloutEngine::Impl::generate(
   for (const GenerateRequest& request : requests) TROUPE_TRY_VOID(check(request));
   std::unordered_map<SequenceId, std::size_t> place;
   const auto abort_mine = [&] {
-    for (const auto& [id, index] : place) abort(id);
+    std::vector<SequenceId> ids;
+    for (const auto& [id, index] : place) ids.push_back(id);
+    std::ranges::sort(ids);
+    for (const SequenceId id : ids) abort(id);
     std::erase_if(finished_, [&](const GeneratedSequence& s) { return place.contains(s.id); });
   };
   for (GenerateRequest& request : requests) {
@@ -292,14 +341,15 @@ result<std::vector<GeneratedSequence>> RolloutEngine::Impl::generate(
       return true;
     });
     if (missing == 0) return results;
-    if (deadline.passed()) {
+    auto report = advance(deadline.passed());
+    if (!report) {
+      abort_mine();
+      return fail(std::move(report).error());
+    }
+    if (!*report) {
       abort_mine();
       return fail(ErrorCode::kDeadline, "rollout engine: {} of {} sequences unfinished", missing,
                   results.size());
-    }
-    if (auto report = step(); !report) {
-      abort_mine();
-      return fail(std::move(report).error());
     }
   }
 }
@@ -307,6 +357,7 @@ result<std::vector<GeneratedSequence>> RolloutEngine::Impl::generate(
 bool RolloutEngine::Impl::abort(SequenceId id) {
   const auto found = by_id_.find(id);
   if (found == by_id_.end()) return false;
+  note(kAborted, id.value);
   finish(*found->second, StopReason::kAborted, std::nullopt);
   retire_groups();
   return true;
@@ -322,23 +373,9 @@ void RolloutEngine::Impl::abort_all() {
 bool RolloutEngine::Impl::preempt(SequenceId id) {
   const auto found = by_id_.find(id);
   if (found == by_id_.end() || found->second->state != SequenceState::kRunning) return false;
+  note(kPreempted, id.value);
   scheduler_.preempt(*found->second);
   return true;
-}
-
-void RolloutEngine::Impl::release_kv() {
-  scheduler_.preempt_all();
-  cache_ = KvCache();
-}
-
-result<void> RolloutEngine::Impl::acquire_kv() {
-  if (!cache_.resident()) cache_ = KvCache(config_, options_.kv_blocks);
-  return {};
-}
-
-void RolloutEngine::Impl::release_weights() {
-  scheduler_.preempt_all();
-  weights_.reset();
 }
 
 const RolloutStats& RolloutEngine::Impl::stats() const {
@@ -347,13 +384,14 @@ const RolloutStats& RolloutEngine::Impl::stats() const {
   stats_.prefix_tokens_shared = scheduler_.counts().prefix_tokens_shared;
   stats_.gemm_s = runner_.times().gemm_s;
   stats_.attention_s = runner_.times().attention_s;
+  stats_.collective_s = runner_.times().collective_s;
   return stats_;
 }
 
 void RolloutEngine::Impl::reset_stats() {
   stats_ = {};
   scheduler_.reset_counts();
-  runner_.reset_times();
+  runner_.set_times({});
 }
 
 }  // namespace troupe::actors

@@ -54,8 +54,8 @@ std::string_view stop_reason_name(StopReason reason) {
   return "unknown";
 }
 
-result<EngineOptions> resolve_options(const ModelConfig& config, EngineOptions options) {
-  TROUPE_TRY_VOID(config.validate());
+result<EngineOptions> resolve_options(const ModelConfig& config, const ModelShare& share,
+                                      EngineOptions options) {
   if (!kernel_path_available(options.kernel))
     return fail(ErrorCode::kUnsupported, "rollout engine: kernel path {} on this machine",
                 kernel_path_name(options.kernel));
@@ -82,7 +82,7 @@ result<EngineOptions> resolve_options(const ModelConfig& config, EngineOptions o
                 options.kv_blocks);
   if (options.kv_blocks == 0) {
     const std::int64_t block_bytes =
-        KvCache::floats_per_block(config) * static_cast<std::int64_t>(sizeof(float));
+        KvCache::floats_per_block(share.local) * static_cast<std::int64_t>(sizeof(float));
     // Each running sequence whole, and one trunk.
     const std::int64_t useful =
         (std::int64_t{options.max_num_seqs} + 1) * blocks_for_tokens(options.max_model_tokens);

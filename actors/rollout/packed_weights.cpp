@@ -3,124 +3,151 @@
 #include "actors/model/hf_folder.hpp"
 #include "runtime/base/check.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <string>
 #include <string_view>
 #include <unordered_map>
 
 namespace troupe::actors {
 namespace {
 
-class Source {
- public:
-  explicit Source(std::span<const NamedTensor> tensors) {
-    for (const NamedTensor& tensor : tensors) by_name_.emplace(tensor.name, tensor.data);
-  }
-  std::span<const float> operator()(const std::string& name) const {
-    const auto found = by_name_.find(name);
-    TROUPE_CHECK(found != by_name_.end(), "packed weights: {} was checked to be there", name);
-    return found->second;
-  }
-
- private:
-  std::unordered_map<std::string_view, std::span<const float>> by_name_;
-};
-
-AlignedBuffer vector_of(std::span<const float> values) {
-  AlignedBuffer buffer(padded(static_cast<std::int64_t>(values.size())));
-  std::ranges::copy(values, buffer.data());
-  return buffer;
-}
-
-struct Part {
-  std::string name;  // without .weight or .bias
-  std::int64_t first_output;
-};
-
-PackedMatrix matrix_of(const Source& source, std::span<const Part> parts, std::int64_t outputs,
-                       std::int64_t inputs) {
-  PackedMatrix matrix(outputs, inputs);
-  for (const Part& part : parts) matrix.pack(source(part.name + ".weight"), part.first_output);
-  return matrix;
-}
-
-AlignedBuffer bias_of(const Source& source, std::span<const Part> parts, std::int64_t outputs) {
-  AlignedBuffer bias(padded(outputs));
-  for (const Part& part : parts)
-    std::ranges::copy(source(part.name + ".bias"), bias.data() + part.first_output);
-  return bias;
-}
-
-PackedLayer pack_layer(const ModelConfig& config, const Source& source, std::int64_t index) {
-  const std::string prefix = fmt::format("model.layers.{}.", index);
-  const std::string attention = prefix + "self_attn.";
-  const std::string mlp = prefix + "mlp.";
-  const std::int64_t q = config.q_size();
-  const std::int64_t kv = config.kv_size();
-  const std::int64_t up_offset = padded(config.intermediate_size);
-  const Part qkv[] = {
-      {attention + "q_proj", 0}, {attention + "k_proj", q}, {attention + "v_proj", q + kv}};
-  const Part o[] = {{attention + "o_proj", 0}};
-  const Part gate_up[] = {{mlp + "gate_proj", 0}, {mlp + "up_proj", up_offset}};
-  const Part down[] = {{mlp + "down_proj", 0}};
-
+PackedLayer empty_layer(const ModelConfig& local) {
+  const std::int64_t qkv = local.q_size() + 2 * local.kv_size();
+  const std::int64_t gate_up = padded(local.intermediate_size) + local.intermediate_size;
+  const std::int64_t hidden = local.hidden_size;
   PackedLayer layer;
-  layer.input_norm = vector_of(source(prefix + "input_layernorm.weight"));
-  layer.post_norm = vector_of(source(prefix + "post_attention_layernorm.weight"));
-  layer.qkv = matrix_of(source, qkv, q + 2 * kv, config.hidden_size);
-  layer.o = matrix_of(source, o, config.hidden_size, q);
-  layer.gate_up =
-      matrix_of(source, gate_up, up_offset + config.intermediate_size, config.hidden_size);
-  layer.down = matrix_of(source, down, config.hidden_size, config.intermediate_size);
-  if (config.qk_norm) {
-    layer.q_norm = vector_of(source(attention + "q_norm.weight"));
-    layer.k_norm = vector_of(source(attention + "k_norm.weight"));
+  layer.input_norm = AlignedBuffer(padded(hidden));
+  layer.post_norm = AlignedBuffer(padded(hidden));
+  layer.qkv = PackedMatrix(qkv, hidden);
+  layer.o = PackedMatrix(hidden, local.q_size());
+  layer.gate_up = PackedMatrix(gate_up, hidden);
+  layer.down = PackedMatrix(hidden, local.intermediate_size);
+  if (local.qk_norm) {
+    layer.q_norm = AlignedBuffer(padded(local.head_dim));
+    layer.k_norm = AlignedBuffer(padded(local.head_dim));
   }
-  if (config.qkv_bias) layer.qkv_bias = bias_of(source, qkv, q + 2 * kv);
-  if (config.o_bias) layer.o_bias = bias_of(source, o, config.hidden_size);
-  if (config.mlp_bias) {
-    layer.gate_up_bias = bias_of(source, gate_up, up_offset + config.intermediate_size);
-    layer.down_bias = bias_of(source, down, config.hidden_size);
+  if (local.qkv_bias) layer.qkv_bias = AlignedBuffer(padded(qkv));
+  if (local.o_bias) layer.o_bias = AlignedBuffer(padded(hidden));
+  if (local.mlp_bias) {
+    layer.gate_up_bias = AlignedBuffer(padded(gate_up));
+    layer.down_bias = AlignedBuffer(padded(hidden));
   }
   return layer;
 }
 
 }  // namespace
 
+PackedWeights::PackedWeights(const ModelShare& share)
+    : final_norm_(padded(share.local.hidden_size)),
+      head_(share.local.vocab_size, share.local.hidden_size) {
+  const ModelConfig& local = share.local;
+  for (std::int64_t i = 0; i < local.layer_count; ++i) layers_.push_back(empty_layer(local));
+  if (!local.tie_embeddings)
+    embedding_ = AlignedBuffer(padded(local.vocab_size * local.hidden_size));
+}
+
 result<PackedWeights> PackedWeights::pack(const ModelConfig& config,
                                           std::span<const NamedTensor> tensors) {
   TROUPE_TRY_VOID(check_tensors(config, tensors));
-  const Source source(tensors);
-  PackedWeights packed;
-  for (std::int64_t i = 0; i < config.layer_count; ++i)
-    packed.layers_.push_back(pack_layer(config, source, i));
-  packed.final_norm_ = vector_of(source("model.norm.weight"));
-  const auto embedding = source("model.embed_tokens.weight");
-  packed.head_ = PackedMatrix(config.vocab_size, config.hidden_size);
-  packed.head_.pack(config.tie_embeddings ? embedding : source("lm_head.weight"), 0);
-  if (!config.tie_embeddings) packed.embedding_ = vector_of(embedding);
+  std::unordered_map<std::string_view, std::span<const float>> by_name;
+  for (const NamedTensor& tensor : tensors) by_name.emplace(tensor.name, tensor.data);
+  const ModelShare share = whole_model(config);
+  PackedWeights packed(share);
+  for (const WeightSlot& slot : weight_slots(config, share))
+    packed.write(slot, slot.held, by_name.at(slot.name).data(), slot.cols);
   return packed;
 }
 
-void PackedWeights::copy_embedding(std::int32_t token, std::span<float> target) const {
-  if (embedding_.size() == 0) return head_.copy_output(token, target);
-  std::copy_n(embedding_.data() + token * static_cast<std::int64_t>(target.size()), target.size(),
+PackedMatrix* PackedWeights::matrix_of(const WeightSlot& slot) {
+  if (slot.part == WeightPart::kHead) return &head_;
+  if (slot.layer < 0) return nullptr;
+  PackedLayer& layer = layers_[static_cast<std::size_t>(slot.layer)];
+  switch (slot.part) {
+    case WeightPart::kQkv:
+      return &layer.qkv;
+    case WeightPart::kO:
+      return &layer.o;
+    case WeightPart::kGateUp:
+      return &layer.gate_up;
+    case WeightPart::kDown:
+      return &layer.down;
+    default:
+      return nullptr;
+  }
+}
+
+AlignedBuffer& PackedWeights::vector_of(const WeightSlot& slot) {
+  if (slot.part == WeightPart::kFinalNorm) return final_norm_;
+  TROUPE_CHECK(slot.layer >= 0, "packed weights: {} is no vector", slot.name);
+  PackedLayer& layer = layers_[static_cast<std::size_t>(slot.layer)];
+  switch (slot.part) {
+    case WeightPart::kInputNorm:
+      return layer.input_norm;
+    case WeightPart::kPostNorm:
+      return layer.post_norm;
+    case WeightPart::kQNorm:
+      return layer.q_norm;
+    case WeightPart::kKNorm:
+      return layer.k_norm;
+    case WeightPart::kQkvBias:
+      return layer.qkv_bias;
+    case WeightPart::kOBias:
+      return layer.o_bias;
+    case WeightPart::kGateUpBias:
+      return layer.gate_up_bias;
+    default:
+      return layer.down_bias;
+  }
+}
+
+void PackedWeights::write(const WeightSlot& slot, const reshard::Box& box, const float* data,
+                          std::int64_t row_stride) {
+  const std::int64_t row = slot.first_output + box.row_begin - slot.held.row_begin;
+  const std::int64_t col = box.col_begin - slot.held.col_begin;
+  if (PackedMatrix* matrix = matrix_of(slot))
+    return matrix->write({row, box.rows(), col, box.cols()}, data, row_stride);
+  // The embedding is row-major over all columns; a vector has rows of one number.
+  AlignedBuffer& target = slot.part == WeightPart::kEmbedding ? embedding_ : vector_of(slot);
+  const std::int64_t width = slot.held.cols();
+  if (width == box.cols() && row_stride == width) {
+    std::copy_n(data, box.elements(), target.data() + row * width);
+    return;
+  }
+  for (std::int64_t r = 0; r < box.rows(); ++r)
+    std::copy_n(data + r * row_stride, box.cols(), target.data() + (row + r) * width + col);
+}
+
+void PackedWeights::copy_embedding(std::int64_t row, std::span<float> target) const {
+  if (embedding_.size() == 0) return head_.copy_output(row, target);
+  std::copy_n(embedding_.data() + row * static_cast<std::int64_t>(target.size()), target.size(),
               target.data());
 }
 
-Bytes PackedWeights::bytes() const {
-  constexpr auto kFloat = static_cast<std::int64_t>(sizeof(float));
-  std::int64_t total = head_.bytes() + (embedding_.size() + final_norm_.size()) * kFloat;
+std::vector<std::span<const float>> PackedWeights::arrays() const {
+  std::vector<std::span<const float>> arrays;
+  const auto add = [&](const float* data, std::int64_t count) {
+    arrays.emplace_back(data, static_cast<std::size_t>(count));
+  };
+  const auto add_matrix = [&](const PackedMatrix& matrix) {
+    add(matrix.panels(), padded(matrix.outputs()) * matrix.inputs());
+  };
+  add_matrix(head_);
+  add(embedding_.data(), embedding_.size());
+  add(final_norm_.data(), final_norm_.size());
   for (const PackedLayer& layer : layers_) {
     for (const PackedMatrix* matrix : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down})
-      total += matrix->bytes();
+      add_matrix(*matrix);
     for (const AlignedBuffer* buffer :
          {&layer.input_norm, &layer.post_norm, &layer.q_norm, &layer.k_norm, &layer.qkv_bias,
           &layer.o_bias, &layer.gate_up_bias, &layer.down_bias})
-      total += buffer->size() * kFloat;
+      add(buffer->data(), buffer->size());
   }
+  return arrays;
+}
+
+Bytes PackedWeights::bytes() const {
+  std::int64_t total = 0;
+  for (const std::span<const float> array : arrays())
+    total += static_cast<std::int64_t>(array.size_bytes());
   return Bytes{total};
 }
 

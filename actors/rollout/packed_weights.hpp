@@ -1,15 +1,17 @@
 #pragma once
 
-// The weights of one decoder in the form the kernels read: fused q/k/v and gate/up matrices, packed
-// into panels; norms and biases padded to 16.
+// The weights that one rank holds of a decoder, in the form the kernels read: fused q/k/v and
+// gate/up matrices, packed into panels; norms and biases padded to 16.
 //
-// **Ownership:** owns a packed copy; the source tensors are not referenced afterwards.
-// **Threads:** const access from any thread.
-// **Invariants:** holds every tensor of `expected_tensors(config)`; a tied head is stored once.
+// **Ownership:** owns packed copies; sources are not referenced afterwards.
+// **Threads:** const access from any thread; `write` from one.
+// **Invariants:** has room for every slot of `weight_slots` and nothing else but padding, which is
+// zero; a tied head is stored once; addresses never change.
 
 #include "actors/kernel/packed_matrix.hpp"
 #include "actors/model/model_config.hpp"
 #include "actors/model/weight_set.hpp"
+#include "actors/rollout/weight_slot.hpp"
 #include "runtime/base/result.hpp"
 #include "runtime/base/units.hpp"
 
@@ -19,6 +21,7 @@
 
 namespace troupe::actors {
 
+/// Sizes are the rank's own: N/tp query heads, F/tp mlp columns.
 struct PackedLayer {
   AlignedBuffer input_norm;  ///< [H]
   AlignedBuffer post_norm;   ///< [H]
@@ -33,23 +36,37 @@ struct PackedLayer {
 
 class PackedWeights {
  public:
-  /// kInvalidArgument or kNotFound naming the tensor when names or shapes are wrong.
+  PackedWeights() = default;
+  /// All zero; pages are touched when written.
+  explicit PackedWeights(const ModelShare& share);
+
+  /// The whole model on one rank. kInvalidArgument or kNotFound naming the tensor when names or
+  /// shapes are wrong.
   static result<PackedWeights> pack(const ModelConfig& config,
                                     std::span<const NamedTensor> tensors);
 
-  /// Embedding row of `token`, [H].
-  void copy_embedding(std::int32_t token, std::span<float> target) const;
+  /// Writes box `box` ⊆ slot.held from `data`, whose rows are `row_stride` apart.
+  void write(const WeightSlot& slot, const reshard::Box& box, const float* data,
+             std::int64_t row_stride);
+
+  /// Embedding row `row` of those held, [H].
+  void copy_embedding(std::int64_t row, std::span<float> target) const;
 
   const std::vector<PackedLayer>& layers() const { return layers_; }
   const AlignedBuffer& final_norm() const { return final_norm_; }
   const PackedMatrix& head() const { return head_; }
   Bytes bytes() const;
+  /// Every array of numbers, padding included, in a fixed order; for tests.
+  std::vector<std::span<const float>> arrays() const;
 
  private:
+  PackedMatrix* matrix_of(const WeightSlot& slot);
+  AlignedBuffer& vector_of(const WeightSlot& slot);
+
   std::vector<PackedLayer> layers_;
   AlignedBuffer final_norm_;
-  PackedMatrix head_;        // [V, H]
-  AlignedBuffer embedding_;  // [V, H] row-major, empty when tied
+  PackedMatrix head_;        // [V/tp, H]
+  AlignedBuffer embedding_;  // [V/tp, H] row-major, empty when tied
 };
 
 }  // namespace troupe::actors

@@ -10,10 +10,11 @@ RolloutEngine::RolloutEngine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)
 RolloutEngine::~RolloutEngine() = default;
 
 result<std::unique_ptr<RolloutEngine>> RolloutEngine::create(const ModelConfig& config,
-                                                             EngineOptions options) {
-  TROUPE_TRY(options, resolve_options(config, std::move(options)));
+                                                             EngineOptions options,
+                                                             runtime::Collective* tp) {
+  TROUPE_TRY(EnginePlace place, find_place(config, std::move(options), tp));
   return std::unique_ptr<RolloutEngine>(
-      new RolloutEngine(std::make_unique<Impl>(config, std::move(options))));
+      new RolloutEngine(std::make_unique<Impl>(config, std::move(place))));
 }
 
 result<void> RolloutEngine::load_weights(std::span<const NamedTensor> tensors,
@@ -22,6 +23,24 @@ result<void> RolloutEngine::load_weights(std::span<const NamedTensor> tensors,
 }
 bool RolloutEngine::has_weights() const { return impl_->has_weights(); }
 WeightVersion RolloutEngine::version() const { return impl_->version(); }
+
+reshard::RankLayout RolloutEngine::layout() const { return impl_->layout(); }
+result<void> RolloutEngine::begin_update(WeightVersion version) {
+  return impl_->begin_update(version);
+}
+result<void> RolloutEngine::write(std::string_view tensor, const reshard::Box& box,
+                                  const float* data, std::int64_t row_stride) {
+  return impl_->write(tensor, box, data, row_stride);
+}
+result<void> RolloutEngine::commit_update(WeightUpdate update) {
+  return impl_->commit_update(update);
+}
+void RolloutEngine::abort_update() { impl_->abort_update(); }
+result<void> RolloutEngine::drain() { return impl_->drain(); }
+result<CanaryAnswer> RolloutEngine::canary(std::span<const std::int32_t> prompt,
+                                           std::int32_t new_tokens) {
+  return impl_->canary(prompt, new_tokens);
+}
 
 result<std::vector<SequenceId>> RolloutEngine::submit(GenerateRequest request) {
   TROUPE_TRY_VOID(impl_->check(request));
@@ -40,6 +59,8 @@ result<std::vector<GeneratedSequence>> RolloutEngine::generate(
 bool RolloutEngine::abort(SequenceId id) { return impl_->abort(id); }
 void RolloutEngine::abort_all() { impl_->abort_all(); }
 bool RolloutEngine::preempt(SequenceId id) { return impl_->preempt(id); }
+result<void> RolloutEngine::sleep(SleepLevel level) { return impl_->sleep(level); }
+result<void> RolloutEngine::wake(MemoryTag tag) { return impl_->wake(tag); }
 void RolloutEngine::release_kv() { impl_->release_kv(); }
 result<void> RolloutEngine::acquire_kv() { return impl_->acquire_kv(); }
 bool RolloutEngine::kv_resident() const { return impl_->kv_resident(); }

@@ -9,29 +9,48 @@
 // kernel computes a row in one fixed order (actors/kernel), and every draw is keyed
 // (runtime/base/rng.hpp).
 //
-// **Ownership:** the engine copies (packs) the weights it is given and owns its KV cache.
-// **Threads:** an engine belongs to one thread; several engines may run side by side.
+// With tensor parallelism each rank holds a share of heads, mlp columns and vocabulary
+// (model_share.hpp) and every rank makes the same calls in the same order: it schedules the same
+// batches and draws the same tokens. Before each step the ranks compare what they are about to do;
+// a difference is an error on all of them. With t ranks the bits depend on t by rounding only.
+//
+// **Ownership:** the engine copies (packs) the weights it is given and owns its KV cache; the
+// collective is borrowed and must outlive the engine.
+// **Threads:** an engine belongs to one thread; several engines may run side by side. While it
+// steps, one other thread may call `write` of an update that is not in place.
 // **Invariants:** memory is bounded by `EngineOptions`; a request that could never finish is
-// refused at `submit`; a sequence with NaN or infinite logits fails alone.
-// **Cost:** `step` does not allocate but for growing outputs; f32 throughout.
+// refused at `submit`; a sequence with NaN or infinite logits fails alone; KV computed under one
+// version is never read under another but with `WeightUpdate::kKeepKv`.
+// **Cost:** `step` does not allocate but for growing outputs; f32 throughout. With ranks: two
+// all-reduces per layer, one for the embedding, one gather of logits, one of six numbers.
 
 #include "actors/kernel/kernel_path.hpp"
 #include "actors/model/model_config.hpp"
 #include "actors/model/weight_set.hpp"
 #include "actors/rollout/generate_request.hpp"
 #include "actors/rollout/rollout_stats.hpp"
+#include "reshard/layout.hpp"
 #include "runtime/base/clock.hpp"
 #include "runtime/base/result.hpp"
 #include "runtime/base/units.hpp"
+#include "runtime/fwd.hpp"
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace troupe::actors {
+
+/// Where an update is written.
+enum class WeightMemory {
+  kDoubleBuffered,  ///< beside the weights that serve: twice the memory from the second update on
+  kInPlace,         ///< over them: nothing serves from the first write to the commit
+};
 
 struct EngineOptions {
   std::int32_t max_model_tokens = 0;  ///< prompt + output bound; 0 = max_position_embeddings
@@ -44,6 +63,9 @@ struct EngineOptions {
   /// Bytes of one token id, for stop strings; ids without text give "". Empty: none allowed.
   std::function<std::string(std::int32_t)> token_bytes = {};
   KernelPath kernel = KernelPath::kAuto;
+  WeightMemory weight_memory = WeightMemory::kDoubleBuffered;
+  /// Bound on each wait for the other ranks of a tensor-parallel engine.
+  Duration tp_timeout = std::chrono::seconds(60);
 };
 
 /// What happens to sequences that are under way when the weights change.
@@ -51,6 +73,23 @@ enum class WeightUpdate {
   kDrain,      ///< those that have begun finish under the old weights first
   kKeepKv,     ///< they go on with the KV of the old weights (bounded staleness; see `versions`)
   kRecompute,  ///< their KV is recomputed under the new weights
+};
+
+/// How much memory `sleep` frees.
+enum class SleepLevel {
+  kKv = 1,           ///< the KV cache; weights stay
+  kWeightsAndKv = 2  ///< both
+};
+
+/// What `wake` brings back.
+enum class MemoryTag { kWeights, kKv };
+
+/// Greedy tokens of one prompt, to compare engines that should hold the same weights.
+struct CanaryAnswer {
+  std::vector<std::int32_t> tokens;
+  std::vector<float> log_probs;  ///< natural logs at temperature 1
+  WeightVersion version;
+  bool operator==(const CanaryAnswer&) const = default;
 };
 
 /// What one step did.
@@ -63,20 +102,53 @@ struct EngineStep {
 class RolloutEngine {
  public:
   /// Allocates the KV cache and step buffers. kInvalidArgument for contradictory options,
-  /// kUnsupported for a model or kernel path this build or machine cannot run.
+  /// kUnsupported for a model or kernel path this build or machine cannot run. With `tp` a
+  /// collective call: kInvalidArgument for a model that its size does not divide, kConflict naming
+  /// a rank whose model or options differ; the smallest KV cache of all ranks is everybody's.
   static result<std::unique_ptr<RolloutEngine>> create(const ModelConfig& config,
-                                                       EngineOptions options);
+                                                       EngineOptions options,
+                                                       runtime::Collective* tp = nullptr);
   ~RolloutEngine();
   RolloutEngine(const RolloutEngine&) = delete;
   RolloutEngine& operator=(const RolloutEngine&) = delete;
 
-  /// Checks every name and shape against `expected_tensors(config)`, then packs the weights; on
-  /// an error the old weights stay. Tokens generated from here on carry `version`. The tensors
-  /// are not referenced after the call. May be called between steps.
+  /// Checks every name and shape against `expected_tensors(config)`, then writes the weights as
+  /// one update (each rank takes its share of the whole tensors); on an error the old weights
+  /// stay. Tokens generated from here on carry `version`. The tensors are not referenced after the
+  /// call. May be called between steps. Collective with ranks.
   result<void> load_weights(std::span<const NamedTensor> tensors, WeightVersion version,
                             WeightUpdate update = WeightUpdate::kDrain);
+  /// Weights are there and whole.
   bool has_weights() const;
   WeightVersion version() const;
+
+  /// The boxes of canonical tensors (`reshard::canonical_tensors`) that this rank holds, for
+  /// planning; `rank` is the tp rank, `node` 0: callers renumber. Its one buffer is a fiction: a
+  /// box after the other. Numbers go in through `write`.
+  reshard::RankLayout layout() const;
+  /// Opens an update to `version`. kConflict while one is open or the weights are asleep.
+  result<void> begin_update(WeightVersion version);
+  /// Writes box `box` of `tensor`: number (r, c) of the tensor is
+  /// data[(r − box.row_begin)·row_stride + c − box.col_begin]. Boxes may come in any order and cut;
+  /// each number of `layout()` exactly once. Errors name tensor and box and write nothing:
+  /// kNotFound for a name, kInvalidArgument for a box outside of `layout()`, kConflict for numbers
+  /// that were written before or no open update.
+  result<void> write(std::string_view tensor, const reshard::Box& box, const float* data,
+                     std::int64_t row_stride);
+  /// Makes the update active on all ranks or on none. kConflict naming tensor and box when a
+  /// number is missing (the update stays open). In place, kDrain needs `drain` before the first
+  /// write. Collective with ranks.
+  result<void> commit_update(WeightUpdate update = WeightUpdate::kDrain);
+  /// Forgets the open update, if any. In place, once a number was written, nothing serves until a
+  /// whole update is committed.
+  void abort_update();
+  /// Runs the sequences that have begun to their end; new ones stay queued.
+  result<void> drain();
+
+  /// Generates `new_tokens` greedily, apart from all queued sequences: in a KV cache of its own
+  /// (freed again), with no trace in results, counters or the scheduler. Runs also while the KV
+  /// cache sleeps. Does not stop at stop ids. Collective with ranks.
+  result<CanaryAnswer> canary(std::span<const std::int32_t> prompt, std::int32_t new_tokens);
 
   /// Queues a request; ids are in the order of its samples. kInvalidArgument for a wrong request
   /// (naming field and value), kResourceExhausted for one that can never fit or a full queue.
@@ -107,15 +179,22 @@ class RolloutEngine {
   /// scheduler does when blocks run out; false when it holds none.
   bool preempt(SequenceId id);
 
-  /// Frees the KV cache memory (sequences under way will be recomputed), and allocates it again.
+  /// Frees memory until `wake`; sequences under way will be recomputed. kConflict when it would
+  /// free the weights of an open update.
+  result<void> sleep(SleepLevel level);
+  /// Order after kWeightsAndKv: weights, an update, KV cache; kConflict says which is missing.
+  result<void> wake(MemoryTag tag);
+
+  /// Frees the KV cache memory (sequences under way will be recomputed), and allocates it again
+  /// (kConflict while weights sleep or wait for their update).
   void release_kv();
   result<void> acquire_kv();
   bool kv_resident() const;
-  /// Frees the packed weights too; `load_weights` brings them back.
+  /// Frees the packed weights and an open update; `load_weights` brings them back.
   void release_weights();
 
   Bytes kv_bytes() const;      ///< of the KV cache when resident
-  Bytes weight_bytes() const;  ///< of the packed weights when resident
+  Bytes weight_bytes() const;  ///< of all packed weights that are resident, an update's too
 
   const RolloutStats& stats() const;
   void reset_stats();

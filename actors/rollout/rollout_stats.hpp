@@ -22,10 +22,11 @@ struct RolloutStats {
   std::int64_t aborted = 0;
   /// Steps by rows run: bucket i counts 2^i ≤ rows < 2^(i+1); the last also all larger.
   std::array<std::int64_t, 16> rows_histogram{};
-  double gemm_s = 0;       ///< seconds in packed GEMMs
-  double attention_s = 0;  ///< seconds in paged attention
-  double sample_s = 0;     ///< seconds in the sampler
-  double step_s = 0;       ///< seconds in `step` altogether
+  double gemm_s = 0;        ///< seconds in packed GEMMs
+  double attention_s = 0;   ///< seconds in paged attention
+  double collective_s = 0;  ///< seconds in collectives of a step, waiting for slower ranks included
+  double sample_s = 0;      ///< seconds in the sampler
+  double step_s = 0;        ///< seconds in `step` altogether
 };
 
 }  // namespace troupe::actors

@@ -34,6 +34,7 @@ struct Sequence {
   std::vector<std::int32_t> tokens;  ///< prompt, then output
   std::int32_t prompt_tokens = 0;
   std::int32_t computed = 0;  ///< tokens whose KV is in the cache
+  std::int64_t kv_era = 0;    ///< era of the weights that computed it; see BatchScheduler::new_era
   BlockTable blocks;
 
   // Output, one entry per generated token.

@@ -66,7 +66,8 @@ TEST(PackedWeights, RefusesMissingAndUnexpectedTensors) {
 /// Logits after the last of `tokens`, run in calls of `chunk` tokens.
 std::vector<float> last_logits(const ModelConfig& config, const PackedWeights& weights,
                                std::span<const std::int32_t> tokens, std::size_t chunk) {
-  ModelRunner runner(config, {.rows = 128, .positions = 160, .logit_rows = 4}, kernel_table());
+  ModelRunner runner(whole_model(config), {.rows = 128, .positions = 160, .logit_rows = 4},
+                     kernel_table());
   KvCache cache(config, 10);
   const std::vector<std::int32_t> table = {7, 3, 9, 0, 1, 2, 4, 5};
   for (std::size_t begin = 0; begin < tokens.size(); begin += chunk) {
@@ -76,9 +77,9 @@ std::vector<float> last_logits(const ModelConfig& config, const PackedWeights& w
                      .first_position = static_cast<std::int64_t>(begin),
                      .blocks = table.data()};
     const std::int32_t last = static_cast<std::int32_t>(part.size()) - 1;
-    runner.forward(weights, cache, part, {&run, 1}, {&last, 1});
+    EXPECT_TRUE(runner.forward(weights, cache, part, {&run, 1}, {&last, 1}));
   }
-  const float* logits = runner.logits(weights, 0, 1);
+  const float* logits = runner.logits(weights, 0, 1).value();
   return {logits, logits + config.vocab_size};
 }
 
@@ -104,11 +105,12 @@ TEST(ModelRunner, RefusesMoreRowsThanItHasRoomFor) {
   const ModelConfig config = tiny_config();
   const WeightSet weights = weights_for(config);
   const PackedWeights packed = PackedWeights::pack(config, weights.tensors()).value();
-  ModelRunner runner(config, {.rows = 4, .positions = 160, .logit_rows = 2}, kernel_table());
+  ModelRunner runner(whole_model(config), {.rows = 4, .positions = 160, .logit_rows = 2},
+                     kernel_table());
   KvCache cache(config, 1);
   const std::vector<std::int32_t> tokens(5, 1);
-  EXPECT_THROW(runner.forward(packed, cache, tokens, {}, {}), CheckFailure);
-  EXPECT_THROW(runner.logits(packed, 0, 3), CheckFailure);
+  EXPECT_THROW((void)runner.forward(packed, cache, tokens, {}, {}), CheckFailure);
+  EXPECT_THROW((void)runner.logits(packed, 0, 3), CheckFailure);
 }
 
 }  // namespace
