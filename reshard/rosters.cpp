@@ -6,11 +6,6 @@
 namespace troupe::reshard {
 namespace {
 
-RankPlace place_of(const RankNumbers& numbers, std::int64_t index) {
-  return {.rank = numbers.first_rank + static_cast<std::int32_t>(index),
-          .node = numbers.first_node + static_cast<std::int32_t>(index / numbers.ranks_per_node)};
-}
-
 result<void> check_counts(std::string_view side,
                           std::initializer_list<std::pair<std::string_view, std::int64_t>> counts) {
   constexpr std::int64_t kCountMax = std::int64_t{1} << 20;
@@ -74,6 +69,11 @@ RankLayout store_train(const LocalModel& local, const TrainMesh& mesh, std::int6
 }
 
 }  // namespace
+
+RankPlace rank_place(const RankNumbers& numbers, std::int64_t index) {
+  return {.rank = numbers.first_rank + static_cast<std::int32_t>(index),
+          .node = numbers.first_node + static_cast<std::int32_t>(index / numbers.ranks_per_node)};
+}
 
 std::vector<std::int64_t> experts_of(std::int64_t experts, Shard part, ExpertOrder order) {
   std::vector<std::int64_t> own;
@@ -145,7 +145,7 @@ result<Roster> train_roster(const ModelShape& shape, const TrainMesh& mesh,
   for (std::int64_t index = 0; index < mesh.ranks(); ++index) {
     TROUPE_TRY(const RankCut cut, train_cut(shape, mesh, index));
     roster.ranks.push_back(
-        store_train(local_model(shape, model, cut), mesh, index, place_of(numbers, index)));
+        store_train(local_model(shape, model, cut), mesh, index, rank_place(numbers, index)));
   }
   return roster;
 }
@@ -160,7 +160,7 @@ result<Roster> rollout_roster(const ModelShape& shape, const RolloutMesh& mesh,
   for (std::int64_t index = 0; index < mesh.ranks(); ++index) {
     TROUPE_TRY(const RankCut cut, rollout_cut(shape, mesh, index));
     roster.ranks.push_back(
-        store_whole(local_model(shape, model, cut), place_of(numbers, index), mesh.storage));
+        store_whole(local_model(shape, model, cut), rank_place(numbers, index), mesh.storage));
   }
   return roster;
 }

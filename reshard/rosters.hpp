@@ -21,6 +21,8 @@ struct RankNumbers {
   std::int32_t ranks_per_node = 8;
 };
 
+RankPlace rank_place(const RankNumbers& numbers, std::int64_t index);
+
 enum class ShardStyle : std::uint8_t { kWhole, kRows, kFlat };
 
 struct TrainMesh {

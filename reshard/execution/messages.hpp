@@ -128,16 +128,20 @@ struct ReceiveStatistics {
 struct Reply {
   std::uint64_t epoch = 0;
   Member from;
+  CommandKind to = CommandKind::kBegin;  ///< what it answers
   ReplyKind kind = ReplyKind::kFailed;
   std::vector<std::byte> address;  ///< kReady
   std::optional<Error> error;      ///< kFailed
   ReceiveStatistics received;      ///< kVerified
   bool operator==(const Reply&) const = default;
   static constexpr auto fields() {
-    return std::tuple{
-        runtime::field("epoch", &Reply::epoch), runtime::field("from", &Reply::from),
-        runtime::field("kind", &Reply::kind),   runtime::field("address", &Reply::address),
-        runtime::field("error", &Reply::error), runtime::field("received", &Reply::received)};
+    return std::tuple{runtime::field("epoch", &Reply::epoch),
+                      runtime::field("from", &Reply::from),
+                      runtime::field("to", &Reply::to),
+                      runtime::field("kind", &Reply::kind),
+                      runtime::field("address", &Reply::address),
+                      runtime::field("error", &Reply::error),
+                      runtime::field("received", &Reply::received)};
   }
 };
 

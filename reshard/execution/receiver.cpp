@@ -78,6 +78,7 @@ result<void> Receiver::depart(std::size_t index) {
   flight.claims->sums.resize(bucket.pieces.size());
   flight.claims->delta_bytes.assign(bucket.pieces.size(), -1);
   flight.claims->memory = memory;
+  flight.claims->landing = job_.landing;
   std::map<Member, std::size_t> groups;
   for (std::size_t i = 0; i < bucket.pieces.size(); ++i) {
     if (bucket.pieces[i].route == Route::kLocal) continue;

@@ -41,6 +41,8 @@ struct ReceiveJob {
   bool permit_views = false;
   Deadline deadline;
   std::atomic<bool>* stop = nullptr;
+  /// Held by whatever may still write to the sink's memory.
+  std::shared_ptr<const void> landing;
   std::shared_ptr<HandOn> hand_on;
 };
 
@@ -63,6 +65,7 @@ class Receiver {
     std::vector<PieceSums> sums;
     std::vector<std::int64_t> delta_bytes;
     BucketMemory memory;
+    std::shared_ptr<const void> landing;
   };
   struct Flight {
     const Bucket* bucket = nullptr;

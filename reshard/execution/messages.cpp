@@ -1,0 +1,41 @@
+#include "reshard/execution/messages.hpp"
+
+#include <fmt/format.h>
+
+namespace troupe::reshard {
+
+std::string member_text(const Member& member) {
+  return fmt::format("{} rank {}", side_name(member.side), member.rank);
+}
+
+std::string_view command_name(CommandKind kind) {
+  switch (kind) {
+    case CommandKind::kBegin:
+      return "begin";
+    case CommandKind::kReceive:
+      return "receive";
+    case CommandKind::kCommit:
+      return "commit";
+    case CommandKind::kAbort:
+      return "abort";
+  }
+  return "unknown";
+}
+
+std::string_view reply_name(ReplyKind kind) {
+  switch (kind) {
+    case ReplyKind::kReady:
+      return "ready";
+    case ReplyKind::kVerified:
+      return "verified";
+    case ReplyKind::kCommitted:
+      return "committed";
+    case ReplyKind::kAborted:
+      return "aborted";
+    case ReplyKind::kFailed:
+      return "failed";
+  }
+  return "unknown";
+}
+
+}  // namespace troupe::reshard
