@@ -1,0 +1,131 @@
+#include "actors/train/sharded_state.hpp"
+
+#include <algorithm>
+#include <unordered_map>
+
+namespace troupe::actors {
+namespace {
+
+using reshard::Box;
+using PiecesByName = std::unordered_map<std::string_view, std::vector<const StatePiece*>>;
+
+result<PiecesByName> by_name(std::span<const StatePiece> source) {
+  PiecesByName out;
+  for (const StatePiece& piece : source) {
+    const Box whole = whole_box(piece.whole);
+    if (piece.box.empty() || !whole.contains(piece.box))
+      return fail(ErrorCode::kCorrupt, "train state: tensor {}: box {} is not inside {}",
+                  piece.name, box_text(piece.box), box_text(whole));
+    if (static_cast<std::int64_t>(piece.data.size()) != piece.box.elements())
+      return fail(ErrorCode::kCorrupt, "train state: tensor {}: {} numbers for box {}", piece.name,
+                  piece.data.size(), box_text(piece.box));
+    out[piece.name].push_back(&piece);
+  }
+  return out;
+}
+
+/// Checks that `parts` cover `target` exactly once.
+result<void> check_cover(const StatePiece& target, std::span<const StatePiece* const> parts) {
+  std::int64_t found = 0;
+  std::vector<Box> taken;
+  for (const StatePiece* part : parts) {
+    if (part->whole != target.whole)
+      return fail(ErrorCode::kConflict, "train state: tensor {} has shape {}, wanted {}",
+                  target.name, shape_text(part->whole), shape_text(target.whole));
+    const Box common = intersect(part->box, target.box);
+    if (common.empty()) continue;
+    for (const Box& other : taken)
+      if (!intersect(common, other).empty())
+        return fail(ErrorCode::kCorrupt, "train state: tensor {}: {} is given twice", target.name,
+                    box_text(intersect(common, other)));
+    taken.push_back(common);
+    found += common.elements();
+  }
+  if (found == target.box.elements()) return {};
+  return fail(ErrorCode::kNotFound,
+              "train state: tensor {} {}: of box {} only {} of {} numbers are there", target.name,
+              shape_text(target.whole), box_text(target.box), found, target.box.elements());
+}
+
+void copy_common(const StatePiece& source, const StateTarget& target) {
+  const Box common = intersect(source.box, target.piece.box);
+  if (common.empty()) return;
+  const auto at = [](const StatePiece& piece, std::int64_t row, std::int64_t col) {
+    return (row - piece.box.row_begin) * piece.box.cols() + col - piece.box.col_begin;
+  };
+  for (std::int64_t row = common.row_begin; row < common.row_end; ++row)
+    std::copy_n(source.data.data() + at(source, row, common.col_begin), common.cols(),
+                target.data.data() + at(target.piece, row, common.col_begin));
+}
+
+}  // namespace
+
+Box whole_box(std::span<const std::int64_t> shape) {
+  return {0, shape.empty() ? 1 : shape[0], 0, shape.size() > 1 ? shape[1] : 1};
+}
+
+std::vector<RunBox> boxes_of(const LocalTensor& tensor, std::int64_t begin, std::int64_t count) {
+  const std::int64_t cols = tensor.shape.size() > 1 ? tensor.shape[1] : 1;
+  const std::int64_t end = begin + count;
+  std::vector<RunBox> out;
+  for (std::int64_t at = begin; at < end;) {
+    const std::int64_t row = at / cols;
+    const std::int64_t col = at % cols;
+    // From the start of a row as many whole rows as there are, else what is left of this row.
+    const std::int64_t rows = col == 0 ? std::max<std::int64_t>((end - at) / cols, 1) : 1;
+    const std::int64_t width = std::min(cols - col, end - at);
+    out.push_back({.box = {tensor.row_begin + row, tensor.row_begin + row + rows,
+                           tensor.col_begin + col, tensor.col_begin + col + width},
+                   .begin = at - begin});
+    at += rows * width;
+  }
+  return out;
+}
+
+std::vector<StatePiece> pieces_of(std::string_view prefix,
+                                  std::span<const ParameterSegment> segments,
+                                  std::span<const ParameterRun> runs,
+                                  std::int64_t ParameterRun::*offset, std::span<const float> buffer,
+                                  bool owned) {
+  std::vector<StatePiece> out;
+  for (const ParameterRun& run : runs) {
+    const LocalTensor& tensor = segments[run.segment].tensor;
+    if (owned && !tensor.owned) continue;
+    for (const RunBox& part : boxes_of(tensor, run.begin, run.count))
+      out.push_back({.name = std::string(prefix) + tensor.name,
+                     .whole = tensor.whole,
+                     .box = part.box,
+                     .data = buffer.subspan(static_cast<std::size_t>(run.*offset + part.begin),
+                                            static_cast<std::size_t>(part.box.elements()))});
+  }
+  return out;
+}
+
+std::vector<StateTarget> targets_of(std::string_view prefix,
+                                    std::span<const ParameterSegment> segments,
+                                    std::span<const ParameterRun> runs,
+                                    std::int64_t ParameterRun::*offset, std::span<float> buffer) {
+  std::vector<StateTarget> out;
+  for (StatePiece& piece : pieces_of(prefix, segments, runs, offset, buffer, false)) {
+    const std::span<float> data = buffer.subspan(
+        static_cast<std::size_t>(piece.data.data() - buffer.data()), piece.data.size());
+    out.push_back({.piece = std::move(piece), .data = data});
+  }
+  return out;
+}
+
+result<void> fill_pieces(std::span<const StateTarget> targets, std::span<const StatePiece> source) {
+  TROUPE_TRY(const PiecesByName parts, by_name(source));
+  const auto find = [&parts](const StatePiece& target) -> std::span<const StatePiece* const> {
+    const auto found = parts.find(target.name);
+    if (found == parts.end()) return {};
+    return found->second;
+  };
+  for (const StateTarget& target : targets)
+    TROUPE_TRY_VOID(check_cover(target.piece, find(target.piece)));
+  for (const StateTarget& target : targets)
+    for (const StatePiece* part : find(target.piece)) copy_common(*part, target);
+  return {};
+}
+
+}  // namespace troupe::actors
