@@ -2,6 +2,7 @@
 
 #include "actors/model/rope.hpp"
 #include "actors/model/row_ops_torch.hpp"
+#include "actors/model/token_log_prob_parallel.hpp"
 #include "runtime/base/check.hpp"
 
 #include <torch/torch.h>
@@ -13,69 +14,6 @@
 
 namespace troupe::actors {
 namespace {
-
-constexpr const char* kLanguageHead = "lm_head.weight";
-constexpr const char* kValueHead = "value_head.weight";
-constexpr const char* kEmbedding = "model.embed_tokens.weight";
-constexpr const char* kFinalNorm = "model.norm.weight";
-constexpr std::size_t kEmbeddingUnit = 0;
-
-/// Collects the leaves in the order in which `Decoder` takes them again.
-class UnitBuilder {
- public:
-  explicit UnitBuilder(std::span<const TensorShape> canonical) {
-    for (const TensorShape& tensor : canonical) shapes_.emplace(tensor.name, tensor);
-  }
-
-  void begin_unit() { units_.emplace_back(); }
-  /// One leaf of all these tensors; the model either has all of them or none.
-  void add(const std::vector<std::string>& names) {
-    ParameterGroup group;
-    for (const std::string& name : names)
-      if (const auto found = shapes_.find(name); found != shapes_.end())
-        group.push_back(LocalTensor::of(found->second));
-    if (group.empty()) return;
-    TROUPE_CHECK(group.size() == names.size(), "decoder: only {} of {} tensors beside {}",
-                 group.size(), names.size(), names.front());
-    units_.back().push_back(std::move(group));
-  }
-  std::vector<ParameterUnit> take() { return std::move(units_); }
-
- private:
-  std::unordered_map<std::string, TensorShape> shapes_;
-  std::vector<ParameterUnit> units_;
-};
-
-/// The embedding, each layer, the final norm, and the head unless it is the embedding.
-std::vector<ParameterUnit> units_of(const ModelConfig& config,
-                                    std::span<const TensorShape> canonical) {
-  UnitBuilder builder(canonical);
-  builder.begin_unit();
-  builder.add({kEmbedding});
-  for (std::int64_t l = 0; l < config.layer_count; ++l) {
-    const std::string layer = "model.layers." + std::to_string(l) + ".";
-    const std::string attention = layer + "self_attn.";
-    const std::string mlp = layer + "mlp.";
-    builder.begin_unit();
-    builder.add({layer + "input_layernorm.weight"});
-    for (const char* kind : {".weight", ".bias"})
-      builder.add(
-          {attention + "q_proj" + kind, attention + "k_proj" + kind, attention + "v_proj" + kind});
-    builder.add({attention + "q_norm.weight"});
-    builder.add({attention + "k_norm.weight"});
-    for (const char* kind : {".weight", ".bias"}) builder.add({attention + "o_proj" + kind});
-    builder.add({layer + "post_attention_layernorm.weight"});
-    for (const char* kind : {".weight", ".bias"})
-      builder.add({mlp + "gate_proj" + kind, mlp + "up_proj" + kind});
-    for (const char* kind : {".weight", ".bias"}) builder.add({mlp + "down_proj" + kind});
-  }
-  builder.begin_unit();
-  builder.add({kFinalNorm});
-  if (canonical.back().name != kFinalNorm) builder.begin_unit();
-  builder.add({kLanguageHead});
-  builder.add({kValueHead});
-  return builder.take();
-}
 
 at::Tensor watched(const UnitLease& lease, at::Tensor output) {
   at::Tensor* const outputs[] = {&output};
@@ -89,34 +27,36 @@ at::Tensor index_tensor(std::span<const std::int64_t> values) {
   return out;
 }
 
-}  // namespace
-
-std::vector<TensorShape> decoder_tensors(const ModelConfig& config, bool value_head) {
-  std::vector<TensorShape> tensors = expected_tensors(config);
-  if (!value_head) return tensors;
-  std::erase_if(tensors, [](const TensorShape& tensor) { return tensor.name == kLanguageHead; });
-  tensors.push_back({kValueHead, {1, config.hidden_size}});
-  return tensors;
+/// The box of a whole tensor that `local` is.
+void copy_box(const LocalTensor& local, std::span<const float> whole, std::span<float> target) {
+  const bool is_matrix = local.shape.size() > 1;
+  const std::int64_t columns = is_matrix ? local.shape[1] : 1;
+  const std::int64_t stride = is_matrix ? local.whole[1] : 1;
+  for (std::int64_t r = 0; r < local.shape[0]; ++r)
+    std::copy_n(whole.begin() + (local.row_begin + r) * stride + local.col_begin, columns,
+                target.begin() + r * columns);
 }
+
+}  // namespace
 
 Decoder::Decoder(const ModelConfig& config, const DecoderOptions& options)
     : config_(config),
       options_(options),
-      parameters_(units_of(config, decoder_tensors(config, options.value_head)),
-                  decoder_tensors(config, options.value_head), options.trainable),
-      final_norm_unit_(static_cast<std::size_t>(config.layer_count) + 1),
-      head_unit_(config.tie_embeddings && !options.value_head ? kEmbeddingUnit
-                                                              : final_norm_unit_ + 1),
+      units_(part_units(config, options.value_head, options.part)),
+      parameters_(units_.units, part_tensors(config, options.value_head, options.part),
+                  options.trainable, options.shards),
       frequencies_(rope_inverse_frequencies(config)) {
-  context_ = {.shape = {.heads = config.head_count,
-                        .kv_heads = config.kv_head_count,
+  const TensorPlace place = options.part.place();
+  context_ = {.shape = {.heads = part_of(config.head_count, place).size(),
+                        .kv_heads = kv_heads_of(config, place).size(),
                         .head_dim = config.head_dim},
               .parts = {.qkv_bias = config.qkv_bias,
                         .qk_norm = config.qk_norm,
                         .o_bias = config.o_bias,
                         .mlp_bias = config.mlp_bias},
               .eps = config.rms_norm_eps,
-              .rotary = &rotary_};
+              .rotary = &rotary_,
+              .tensor = options.part.tensor};
 }
 
 result<std::unique_ptr<Decoder>> Decoder::create(const ModelConfig& config,
@@ -129,7 +69,7 @@ result<std::unique_ptr<Decoder>> Decoder::create(const ModelConfig& config,
   const bool has_value_head =
       std::ranges::any_of(all, [](const NamedTensor& t) { return t.name == kValueHead; });
   if (options.value_head && !has_value_head)
-    all.push_back({kValueHead, {1, config.hidden_size}, zero});
+    all.push_back({std::string(kValueHead), {1, config.hidden_size}, zero});
   TROUPE_TRY_VOID(decoder->set_weights(all));
   return decoder;
 }
@@ -145,64 +85,90 @@ result<void> Decoder::set_weights(std::span<const NamedTensor> weights) {
       return fail(ErrorCode::kNotFound, "weights: tensor {} {} is missing", segment.name,
                   shape_text(segment.shape));
     const NamedTensor& tensor = *found->second;
-    if (tensor.shape != segment.shape)
+    if (tensor.shape != segment.tensor.whole)
       return fail(ErrorCode::kInvalidArgument, "weights: tensor {} has shape {}, wanted {}",
-                  segment.name, shape_text(tensor.shape), shape_text(segment.shape));
-    if (static_cast<std::int64_t>(tensor.data.size()) != segment.count)
+                  segment.name, shape_text(tensor.shape), shape_text(segment.tensor.whole));
+    const std::int64_t count = TensorShape{tensor.name, tensor.shape}.element_count();
+    if (static_cast<std::int64_t>(tensor.data.size()) != count)
       return fail(ErrorCode::kInvalidArgument, "weights: tensor {} holds {} numbers, wanted {}",
-                  segment.name, tensor.data.size(), segment.count);
+                  segment.name, tensor.data.size(), count);
   }
-  const std::span<float> target = parameters_.weights();
-  for (const ParameterSegment& segment : parameters_.segments()) {
-    const NamedTensor& tensor = *by_name.at(segment.name);
-    std::ranges::copy(tensor.data, target.begin() + segment.offset);
-  }
+  for (const ParameterSegment& segment : parameters_.segments())
+    copy_box(segment.tensor, by_name.at(segment.name)->data,
+             parameters_.weights().subspan(static_cast<std::size_t>(segment.offset),
+                                           static_cast<std::size_t>(segment.count)));
   return {};
 }
 
 at::Tensor Decoder::hidden(const DecoderInput& input) {
+  TROUPE_CHECK(options_.part.first && options_.part.last && units_.run_begins.size() == 2,
+               "decoder: hidden states of a part with {} runs", units_.run_begins.size() - 1);
+  return run(0, input, at::Tensor());
+}
+
+at::Tensor Decoder::embed(const DecoderInput& input) {
+  const std::vector<std::int64_t> ids(input.tokens.begin(), input.tokens.end());
+  const UnitLease lease = parameters_.lease(units_.embedding);
+  // Backward adds to the gradient without reading the weights: nothing to watch.
+  const at::Tensor index = index_tensor(ids);
+  return context_.tensor == nullptr
+             ? select_rows(lease[0], index)
+             : vocabulary_parallel_rows(*context_.tensor, vocabulary(), lease[0], index);
+}
+
+at::Tensor Decoder::run(std::size_t index, const DecoderInput& input, const at::Tensor& x) {
   TROUPE_CHECK(!input.offsets.empty() && input.offsets.front() == 0 &&
                    input.offsets.back() == static_cast<std::int64_t>(input.tokens.size()),
                "decoder: offsets do not span the {} tokens", input.tokens.size());
+  TROUPE_CHECK(index + 1 < units_.run_begins.size(), "decoder: run {} of {}", index,
+               units_.run_begins.size() - 1);
   std::int64_t longest = 0;
   for (std::size_t s = 0; s + 1 < input.offsets.size(); ++s)
     longest = std::max(longest, input.offsets[s + 1] - input.offsets[s]);
   extend_rotary(rotary_, frequencies_, longest);
 
   const at::Tensor offsets = index_tensor(input.offsets);
-  const std::vector<std::int64_t> ids(input.tokens.begin(), input.tokens.end());
-  Residual residual;
-  {
-    const UnitLease lease = parameters_.lease(kEmbeddingUnit);
-    residual.x = watched(lease, select_rows(lease[0], index_tensor(ids)));
-  }
+  const bool first = options_.part.first && index == 0;
+  const bool last = options_.part.last && index + 2 == units_.run_begins.size();
+  Residual residual{.x = first ? embed(input) : x, .delta = {}};
   const bool recompute = options_.recompute && at::GradMode::is_enabled();
-  for (std::size_t unit = kEmbeddingUnit + 1; unit < final_norm_unit_; ++unit) {
-    const bool last = unit + 1 == final_norm_unit_;
+  const std::size_t end = units_.run_begins[index + 1];
+  for (std::size_t unit = units_.run_begins[index]; unit < end; ++unit) {
     const LayerSource source{.parameters = &parameters_, .unit = unit};
-    const LayerInput layer_input{.offsets = offsets,
-                                 .rows = last ? index_tensor(input.rows) : at::Tensor()};
+    const LayerInput layer_input{
+        .offsets = offsets,
+        .rows = last && unit + 1 == end ? index_tensor(input.rows) : at::Tensor()};
     if (recompute)
       residual.x = decoder_layer_recomputed(source, context_, layer_input, residual.x);
     else
       residual = decoder_layer(source, context_, layer_input, residual);
   }
-  const UnitLease lease = parameters_.lease(final_norm_unit_);
+  if (!last) return residual.delta.defined() ? residual.x + residual.delta : residual.x;
+  const UnitLease lease = parameters_.lease(units_.final_norm);
   return watched(lease,
                  add_rms_norm(residual.x, residual.delta, lease[0], config_.rms_norm_eps).normed);
 }
 
+IndexRange Decoder::vocabulary() const {
+  return part_of(config_.vocab_size, options_.part.place());
+}
+
 at::Tensor Decoder::logits(const at::Tensor& hidden) {
   TROUPE_CHECK(!options_.value_head, "decoder: a critic has no logits");
-  const UnitLease lease = parameters_.lease(head_unit_);
+  TROUPE_CHECK(context_.tensor == nullptr, "decoder: the logits are cut over {} ranks",
+               context_.tensor->place.size);
+  const UnitLease lease = parameters_.lease(units_.head);
   return watched(lease, linear(hidden, lease[0], at::Tensor()));
 }
 
 TokenLogProb Decoder::log_probs(const at::Tensor& hidden, const at::Tensor& targets,
                                 const TokenLogProbOptions& options) {
   TROUPE_CHECK(!options_.value_head, "decoder: a critic has no log-probs");
-  const UnitLease lease = parameters_.lease(head_unit_);
-  TokenLogProb out = token_log_prob(hidden, lease[0], targets, options);
+  const UnitLease lease = parameters_.lease(units_.head);
+  TokenLogProb out = context_.tensor == nullptr
+                         ? token_log_prob(hidden, lease[0], targets, options)
+                         : token_log_prob_parallel(*context_.tensor, vocabulary(), hidden, lease[0],
+                                                   targets, options);
   at::Tensor* const outputs[] = {&out.log_prob, &out.entropy};
   lease.watch(outputs);
   return out;
@@ -210,7 +176,7 @@ TokenLogProb Decoder::log_probs(const at::Tensor& hidden, const at::Tensor& targ
 
 at::Tensor Decoder::values(const at::Tensor& hidden) {
   TROUPE_CHECK(options_.value_head, "decoder: a language model has no values");
-  const UnitLease lease = parameters_.lease(head_unit_);
+  const UnitLease lease = parameters_.lease(units_.head);
   return watched(lease, linear(hidden, lease[0], at::Tensor()).squeeze(1));
 }
 

@@ -41,13 +41,30 @@ struct RecomputedLayer : torch::autograd::Function<RecomputedLayer> {
     const at::Tensor x = saved[0].detach().set_requires_grad(true);
     const LayerSource source{
         .parameters = &unpack<FlatParameters>(context->saved_data["parameters"]),
-        .unit = static_cast<std::size_t>(context->saved_data["unit"].toInt())};
+        .unit = static_cast<std::size_t>(context->saved_data["unit"].toInt()),
+        .keep = true};
     const at::Tensor out = summed_layer(
         source, unpack<const LayerContext>(context->saved_data["layer"]), {saved[1], saved[2]}, x);
     torch::autograd::backward({out}, {gradients[0]});
     return {x.grad(), at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
+
+constexpr std::int64_t kNoCopies = -1;
+
+/// A product whose output rows are cut over the tensor-parallel ranks.
+at::Tensor split_product(const LayerContext& context, const at::Tensor& x, const at::Tensor& weight,
+                         const at::Tensor& bias, std::int64_t kv_row_begin) {
+  if (context.tensor == nullptr) return linear(x, weight, bias);
+  return column_parallel_linear(*context.tensor, x, weight, bias, kv_row_begin);
+}
+
+/// A product whose inputs are cut; the bias comes once, after the sum.
+at::Tensor joined_product(const LayerContext& context, const at::Tensor& x,
+                          const at::Tensor& weight, const at::Tensor& bias) {
+  if (context.tensor == nullptr) return linear(x, weight, bias);
+  return row_parallel_linear(*context.tensor, x, weight, bias);
+}
 
 }  // namespace
 
@@ -74,24 +91,32 @@ LayerWeights layer_weights(const UnitLease& lease, const LayerParts& parts) {
 Residual decoder_layer(const LayerWeights& weights, const LayerContext& context,
                        const LayerInput& input, const Residual& in) {
   const ResidualNorm first = add_rms_norm(in.x, in.delta, weights.input_norm, context.eps);
-  at::Tensor qkv = linear(first.normed, weights.qkv, weights.qkv_bias);
-  if (weights.q_norm.defined())
-    qkv = head_norm(qkv, weights.q_norm, weights.k_norm, context.shape, context.eps);
+  at::Tensor qkv = split_product(context, first.normed, weights.qkv, weights.qkv_bias,
+                                 context.shape.heads * context.shape.head_dim);
+  if (weights.q_norm.defined()) {
+    const WeightPair norms =
+        context.tensor == nullptr
+            ? WeightPair{weights.q_norm, weights.k_norm}
+            : shared_over_heads(*context.tensor, weights.q_norm, weights.k_norm);
+    qkv = head_norm(qkv, norms.first, norms.second, context.shape, context.eps);
+  }
   at::Tensor mixed = packed_attention(qkv, input.offsets, context.shape, *context.rotary);
   at::Tensor x = first.sum;
   if (input.rows.defined()) {
     mixed = select_rows(mixed, input.rows);
     x = select_rows(x, input.rows);
   }
-  const at::Tensor attended = linear(mixed, weights.o, weights.o_bias);
+  const at::Tensor attended = joined_product(context, mixed, weights.o, weights.o_bias);
   const ResidualNorm second = add_rms_norm(x, attended, weights.mlp_norm, context.eps);
-  const at::Tensor active = swiglu(linear(second.normed, weights.gate_up, weights.gate_up_bias));
-  return {.x = second.sum, .delta = linear(active, weights.down, weights.down_bias)};
+  const at::Tensor active = swiglu(
+      split_product(context, second.normed, weights.gate_up, weights.gate_up_bias, kNoCopies));
+  return {.x = second.sum,
+          .delta = joined_product(context, active, weights.down, weights.down_bias)};
 }
 
 Residual decoder_layer(const LayerSource& source, const LayerContext& context,
                        const LayerInput& input, const Residual& in) {
-  const UnitLease lease = source.parameters->lease(source.unit);
+  const UnitLease lease = source.parameters->lease(source.unit, source.keep);
   Residual out = decoder_layer(layer_weights(lease, context.parts), context, input, in);
   at::Tensor* const outputs[] = {&out.x, &out.delta};
   lease.watch(outputs);

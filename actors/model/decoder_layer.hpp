@@ -6,6 +6,7 @@
 
 #include "actors/model/attention.hpp"
 #include "actors/model/flat_parameters.hpp"
+#include "actors/model/tensor_parallel_ops.hpp"
 
 #include <ATen/core/Tensor.h>
 
@@ -44,6 +45,7 @@ struct LayerContext {
   LayerParts parts;
   double eps = 1e-6;
   const RotaryTable* rotary = nullptr;
+  const TensorGroup* tensor = nullptr;  ///< null: the layer is whole; else N, K and F are local
 };
 
 /// The residual stream as two summands: the next norm adds them, in the same pass over memory.
@@ -64,6 +66,7 @@ struct LayerInput {
 struct LayerSource {
   FlatParameters* parameters = nullptr;
   std::size_t unit = 0;
+  bool keep = false;  ///< the leaves stay until backward: it follows at once
 };
 
 /// Residual of T rows → T rows, or R when `input.rows` says so.
