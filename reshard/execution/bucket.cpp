@@ -59,7 +59,7 @@ class Cutter {
     if (take >= cols) return take - take % cols;
     return cols * element > options_.bucket_bytes || open_.pieces.empty() ? take : 0;
   }
-  void push(const Piece& piece, Route route, std::int64_t bytes, std::int64_t spans) {
+  void push(const OpPiece& piece, Route route, std::int64_t bytes, std::int64_t spans) {
     if (static_cast<std::int64_t>(open_.pieces.size()) >= kBucketPiecesMax) close();
     open_.pieces.push_back({.piece = piece, .route = route, .slot_offset = open_.bytes});
     open_.end += piece.count;

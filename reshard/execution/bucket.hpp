@@ -28,7 +28,7 @@ enum class Route : std::uint8_t {
 };
 
 struct BucketPiece {
-  Piece piece;
+  OpPiece piece;
   Route route = Route::kStaged;
   std::int64_t slot_offset = 0;  ///< bytes into the bucket, when staged
   bool operator==(const BucketPiece&) const = default;

@@ -13,7 +13,7 @@ HandOn::HandOn(std::shared_ptr<const PublicationPlan> plan, std::int32_t rank, W
   for (const std::int32_t taker : plan_->takers_of(rank)) taken_[taker] = 0;
 }
 
-result<runtime::Pinned> HandOn::read(const Piece& piece) {
+result<runtime::Pinned> HandOn::read(const OpPiece& piece) {
   const Op& op = plan_->op(piece.op);
   if (!op.hands_on() || op.source_rank != rank_)
     return fail(ErrorCode::kNotFound, "weights: target rank {} does not hand on operation {}",

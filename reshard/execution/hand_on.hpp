@@ -33,7 +33,7 @@ class HandOn final : public PieceGiver, public std::enable_shared_from_this<Hand
          bool plain);
 
   const PublicationPlan& plan() const override { return *plan_; }
-  result<runtime::Pinned> read(const Piece& piece) override;
+  result<runtime::Pinned> read(const OpPiece& piece) override;
   std::int64_t progress(std::int32_t taker, std::int64_t taken) override;
 
   /// The bucket is checked and unpacked, and may be taken.

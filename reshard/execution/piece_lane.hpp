@@ -24,7 +24,7 @@ namespace troupe::reshard {
 /// taken.
 struct LanePart {
   ColumnKind kind = ColumnKind::kBytes;
-  Piece piece;
+  OpPiece piece;
   std::span<std::byte> into;  ///< as many bytes as it has
 };
 

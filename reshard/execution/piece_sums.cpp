@@ -14,7 +14,7 @@ constexpr std::int64_t kBlockBytes = std::int64_t{16} << 10;
 
 }  // namespace
 
-PieceSums sums_of(const PublicationPlan& plan, const Piece& piece,
+PieceSums sums_of(const PublicationPlan& plan, const OpPiece& piece,
                   std::span<const std::span<const std::byte>> memory, const Checks& checks) {
   const Op& op = plan.op(piece.op);
   const TensorInfo& tensor = plan.tensor_of(op);

@@ -22,7 +22,7 @@ struct PieceSums {
 };
 
 /// Both sums in one walk over the memory. `checks`: which of them; the other stays 0.
-PieceSums sums_of(const PublicationPlan& plan, const Piece& piece,
+PieceSums sums_of(const PublicationPlan& plan, const OpPiece& piece,
                   std::span<const std::span<const std::byte>> memory, const Checks& checks = {});
 
 }  // namespace troupe::reshard

@@ -3,6 +3,7 @@
 #include "reshard/execution/member_core.hpp"
 #include "reshard/execution/piece.hpp"
 #include "runtime/base/check.hpp"
+#include "runtime/base/log.hpp"
 
 #include <fmt/format.h>
 
@@ -50,16 +51,18 @@ class PublicationSource::Impl : public std::enable_shared_from_this<Impl> {
   class Giver;
   class Update;
   /// Alive while somebody reads; counted by the source.
-  std::shared_ptr<const void> reader() {
+  result<std::shared_ptr<const void>> reader(std::uint64_t epoch) {
     const std::lock_guard lock(mutex_);
+    if (!core_.frozen() || core_.frozen()->epoch != epoch)
+      return fail(ErrorCode::kAborted, "source rank {}: epoch {} is over", rank_, epoch);
     ++readers_;
-    return {this, [self = shared_from_this()](const void*) {
-              {
-                const std::lock_guard inner(self->mutex_);
-                --self->readers_;
-              }
-              self->changed_.notify_all();
-            }};
+    return std::shared_ptr<const void>(this, [self = shared_from_this()](const void*) {
+      {
+        const std::lock_guard inner(self->mutex_);
+        --self->readers_;
+      }
+      self->changed_.notify_all();
+    });
   }
   std::optional<Reply> carry_out(const std::vector<SourceEffect>& effects);
   FreezeDone freeze(const Freeze& freeze);
@@ -82,33 +85,36 @@ class PublicationSource::Impl : public std::enable_shared_from_this<Impl> {
 /// The frozen weights of one epoch, for the port.
 class PublicationSource::Impl::Giver final : public PieceGiver {
  public:
-  Giver(std::shared_ptr<Impl> source, const Base* base) : source_(std::move(source)), base_(base) {}
+  Giver(std::shared_ptr<Impl> source, std::uint64_t epoch, const Base* base)
+      : source_(std::move(source)), epoch_(epoch), base_(base) {}
 
   const PublicationPlan& plan() const override { return *source_->plan_; }
-  result<runtime::Pinned> read(const Piece& piece) override {
+  result<runtime::Pinned> read(const OpPiece& piece) override {
     TROUPE_TRY(const Region region, region_of_op(piece.op));
     runtime::Pinned pinned;
     // The root of a chain has the same box as what asks for it.
     pinned.spans = piece_spans(source_->buffers_[static_cast<std::size_t>(region.buffer)], region,
                                element_of(piece.op), piece.first, piece.count);
-    pinned.keep = source_->reader();
+    TROUPE_TRY(pinned.keep, source_->reader(epoch_));
     return pinned;
   }
   std::int64_t progress(std::int32_t /*taker*/, std::int64_t /*taken*/) override { return 0; }
   std::optional<MemoryView> view(std::int32_t op) override {
     const result<Region> region = region_of_op(op);
     if (!region) return std::nullopt;
+    result<std::shared_ptr<const void>> keep = source_->reader(epoch_);
+    if (!keep) return std::nullopt;
     return MemoryView{source_->buffers_[static_cast<std::size_t>(region->buffer)].data() +
                           region->offset * element_of(op),
-                      region->row_stride};
+                      region->row_stride, *std::move(keep)};
   }
-  result<runtime::Pinned> read_base(const Piece& piece) override {
+  result<runtime::Pinned> read_base(const OpPiece& piece) override {
     if (base_ == nullptr) return runtime::Pinned{};
     TROUPE_TRY(const Region region, region_of_op(piece.op));
     runtime::Pinned pinned;
     pinned.spans = piece_spans(base_->buffers[static_cast<std::size_t>(region.buffer)], region,
                                element_of(piece.op), piece.first, piece.count);
-    pinned.keep = source_->reader();
+    TROUPE_TRY(pinned.keep, source_->reader(epoch_));
     return pinned;
   }
 
@@ -125,6 +131,7 @@ class PublicationSource::Impl::Giver final : public PieceGiver {
   }
 
   std::shared_ptr<Impl> source_;
+  std::uint64_t epoch_;
   const Base* base_;  ///< does not change while this is given out
 };
 
@@ -191,7 +198,8 @@ FreezeDone PublicationSource::Impl::freeze(const Freeze& freeze) {
     base = &*base_;
   }
   const Member self{Side::kSource, rank_};
-  auto given = port_.give(freeze.id.epoch, self, std::make_shared<Giver>(shared_from_this(), base));
+  auto given = port_.give(freeze.id.epoch, self,
+                          std::make_shared<Giver>(shared_from_this(), freeze.id.epoch, base));
   if (!given) done.error = std::move(given).error();
   return done;
 }
@@ -241,7 +249,9 @@ void PublicationSource::Impl::close() {
   if (frozen) port_.stop_giving(frozen->epoch, {Side::kSource, rank_});
   // The caller's buffers go next: nobody may read them any more.
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return readers_ == 0; });
+  const bool free =
+      changed_.wait_until(lock, Deadline::by_default().at, [this] { return readers_ == 0; });
+  if (!free) log::error("source rank {}: {} reads do not end", rank_, readers_);
 }
 
 PublicationSource::PublicationSource(std::shared_ptr<const PublicationPlan> plan, std::int32_t rank,

@@ -22,7 +22,7 @@
 namespace troupe::reshard {
 
 struct TargetOptions {
-  std::int64_t bucket_bytes = std::int64_t{8} << 20;  ///< 4 KiB..1 GiB; two are allocated
+  std::int64_t bucket_bytes = std::int64_t{8} << 20;  ///< 64 B..1 GiB; two are allocated
   bool permit_views = false;                          ///< offers `WeightSink::adopt`
 };
 

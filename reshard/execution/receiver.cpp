@@ -98,7 +98,7 @@ result<void> Receiver::depart(std::size_t index) {
       TROUPE_TRY_VOID(ask(flight, group, group.pieces.size()));
       continue;
     }
-    const Piece& last = bucket.pieces[group.pieces.back()].piece;
+    const OpPiece& last = bucket.pieces[group.pieces.back()].piece;
     const std::int64_t end = plan_.begin_at_sender(last.op) + last.first + last.count;
     if (senders_[group.from.rank].known >= end)
       TROUPE_TRY_VOID(ask(flight, group, group.pieces.size()));
@@ -139,7 +139,7 @@ result<void> Receiver::gather_group(Flight& flight, Group& group) {
       const Sender& sender = senders_[group.from.rank];
       ready = 0;
       while (group.asked + ready < group.pieces.size()) {
-        const Piece& next = flight.bucket->pieces[group.pieces[group.asked + ready]].piece;
+        const OpPiece& next = flight.bucket->pieces[group.pieces[group.asked + ready]].piece;
         if (plan_.begin_at_sender(next.op) + next.first + next.count > sender.known) break;
         ++ready;
       }
@@ -162,7 +162,7 @@ result<void> Receiver::ask(Flight& flight, Group& group, std::size_t count) {
   std::vector<LanePart> parts;
   const std::span<const std::size_t> pieces = std::span(group.pieces).subspan(group.asked, count);
   for (const std::size_t index : pieces) {
-    const Piece& piece = flight.bucket->pieces[index].piece;
+    const OpPiece& piece = flight.bucket->pieces[index].piece;
     if (is_delta(group))
       parts.push_back({ColumnKind::kDeltaSize, piece, bytes_of(flight.claims->delta_bytes[index])});
     else
@@ -190,7 +190,7 @@ result<void> Receiver::ask(Flight& flight, Group& group, std::size_t count) {
 result<void> Receiver::ask_deltas(Flight& flight, Group& group) {
   std::vector<LanePart> parts;
   for (const std::size_t index : group.pieces) {
-    const Piece& piece = flight.bucket->pieces[index].piece;
+    const OpPiece& piece = flight.bucket->pieces[index].piece;
     const std::int64_t bytes = flight.claims->delta_bytes[index];
     const std::span<std::byte> place = place_of(flight, index);
     if (bytes > static_cast<std::int64_t>(place.size()) || bytes < -1)
@@ -210,7 +210,7 @@ result<void> Receiver::ask_deltas(Flight& flight, Group& group) {
 result<void> Receiver::copy_from_here(Flight& flight, Group& group, PieceGiver& giver,
                                       std::size_t count) {
   for (const std::size_t index : std::span(group.pieces).subspan(group.asked, count)) {
-    const Piece& piece = flight.bucket->pieces[index].piece;
+    const OpPiece& piece = flight.bucket->pieces[index].piece;
     TROUPE_TRY(const runtime::Pinned memory, giver.read(piece));
     std::span<std::byte> into = place_of(flight, index);
     for (const auto& span : memory.spans) {

@@ -107,7 +107,7 @@ class Receiver {
   std::span<std::byte> place_of(const Flight& flight, std::size_t index) const;
   Region region_here(const Op& op) const;
   std::int64_t element_of(const Op& op) const;
-  std::string piece_text(const Piece& piece) const;
+  std::string piece_text(const OpPiece& piece) const;
   bool is_delta(const Group& group) const { return job_.id.base && !group.handed_on; }
   const MemberAddress& address_of(const Member& member) const;
 

@@ -29,7 +29,7 @@ Region Receiver::region_here(const Op& op) const {
   return target_region(op, *plan_.target_layout(job_.rank));
 }
 
-std::string Receiver::piece_text(const Piece& piece) const {
+std::string Receiver::piece_text(const OpPiece& piece) const {
   const Op& op = plan_.op(piece.op);
   return fmt::format("tensor {} {}", plan_.tensor_of(op).name, box_text(op.box()));
 }
@@ -48,7 +48,7 @@ std::span<std::byte> Receiver::place_of(const Flight& flight, std::size_t index)
 
 result<void> Receiver::check_piece(const Flight& flight, std::size_t index,
                                    std::span<const std::span<const std::byte>> memory) {
-  const Piece& piece = flight.bucket->pieces[index].piece;
+  const OpPiece& piece = flight.bucket->pieces[index].piece;
   const Op& op = plan_.op(piece.op);
   const PieceSums& claimed = flight.claims->sums[index];
   const PieceSums found = sums_of(plan_, piece, memory, job_.checks);
@@ -66,7 +66,7 @@ result<void> Receiver::check_piece(const Flight& flight, std::size_t index,
 
 result<void> Receiver::unpack(Flight& flight, std::size_t index) {
   const BucketPiece& one = flight.bucket->pieces[index];
-  const Piece& piece = one.piece;
+  const OpPiece& piece = one.piece;
   const Op& op = plan_.op(piece.op);
   const std::span<const std::byte> dense = place_of(flight, index);
   if (flight.claims->delta_bytes[index] >= 0) return apply_delta(flight, index);
@@ -87,7 +87,7 @@ result<void> Receiver::unpack(Flight& flight, std::size_t index) {
 }
 
 result<void> Receiver::apply_delta(Flight& flight, std::size_t index) {
-  const Piece& piece = flight.bucket->pieces[index].piece;
+  const OpPiece& piece = flight.bucket->pieces[index].piece;
   const Op& op = plan_.op(piece.op);
   const std::int64_t element = element_of(op);
   const Region region = region_here(op);

@@ -23,7 +23,9 @@ runtime::Pinned pin_value(const T& value) {
 
 }  // namespace
 
-result<runtime::Pinned> PieceGiver::read_base(const Piece& /*piece*/) { return runtime::Pinned{}; }
+result<runtime::Pinned> PieceGiver::read_base(const OpPiece& /*piece*/) {
+  return runtime::Pinned{};
+}
 
 std::unique_ptr<WeightPort> WeightPort::local() {
   return std::unique_ptr<WeightPort>(new WeightPort());
@@ -126,7 +128,7 @@ result<runtime::Pinned> WeightPort::answer(ColumnId column, std::int64_t first,
   if (first < 0 || rows <= 0 || first > elements || rows > elements - first)
     return fail(ErrorCode::kInvalidArgument, "weights: elements {}+{} of operation {}, it has {}",
                 first, rows, wanted.op, elements);
-  const Piece piece{.op = wanted.op, .first = first, .count = rows};
+  const OpPiece piece{.op = wanted.op, .first = first, .count = rows};
   switch (wanted.kind) {
     case ColumnKind::kBytes:
       return one->read(piece);

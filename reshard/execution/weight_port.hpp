@@ -28,17 +28,18 @@
 namespace troupe::reshard {
 
 /// Elements [first, first + count) of the box of operation `op`, row-major.
-struct Piece {
+struct OpPiece {
   std::int32_t op = 0;
   std::int64_t first = 0;
   std::int64_t count = 0;
-  bool operator==(const Piece&) const = default;
+  bool operator==(const OpPiece&) const = default;
 };
 
 /// A box in memory; rows lie `row_stride` elements apart.
 struct MemoryView {
   const std::byte* data = nullptr;
   std::int64_t row_stride = 0;
+  std::shared_ptr<const void> keep;  ///< nothing changes while it is held
 };
 
 /// Gives out pieces of one rank's memory under one epoch.
@@ -47,7 +48,7 @@ class PieceGiver {
   virtual ~PieceGiver() = default;
   virtual const PublicationPlan& plan() const = 0;
   /// The memory of a piece. kNotFound when it is not here yet.
-  virtual result<runtime::Pinned> read(const Piece& piece) = 0;
+  virtual result<runtime::Pinned> read(const OpPiece& piece) = 0;
   /// For those who are handed on: what `taker` no longer needs lies before `taken`; the answer is
   /// how far this rank is, both in elements of its receive order. A source has everything.
   virtual std::int64_t progress(std::int32_t taker, std::int64_t taken) = 0;
@@ -57,7 +58,7 @@ class PieceGiver {
     return std::nullopt;
   }
   /// Delta only: what the piece was in the base version, or empty.
-  virtual result<runtime::Pinned> read_base(const Piece& piece);
+  virtual result<runtime::Pinned> read_base(const OpPiece& piece);
 };
 
 struct WeightPortOptions {
