@@ -9,6 +9,8 @@ namespace troupe::reshard {
 namespace {
 
 constexpr std::int64_t kAxisMax = std::numeric_limits<std::int32_t>::max();
+/// Of one tensor, and of all buffers of one side: bytes of any move then fit in 64 bits.
+constexpr std::int64_t kElementsMax = std::int64_t{1} << 57;
 
 /// One rank of one side while it is checked.
 struct RankCheck {
@@ -48,6 +50,26 @@ result<void> check_tensors(const Roster& roster, Side side) {
     if (tensor.rows > kAxisMax || tensor.cols > kAxisMax)
       return fail(ErrorCode::kUnsupported, "{} tensor {}: shape {} x {} exceeds {} on an axis",
                   side_name(side), tensor.name, tensor.rows, tensor.cols, kAxisMax);
+    if (tensor.elements() > kElementsMax)
+      return fail(ErrorCode::kUnsupported, "{} tensor {}: shape {} x {} exceeds {} elements",
+                  side_name(side), tensor.name, tensor.rows, tensor.cols, kElementsMax);
+  }
+  return {};
+}
+
+result<void> check_buffers(const Roster& roster, Side side) {
+  std::int64_t room = kElementsMax;
+  for (const RankLayout& rank : roster.ranks) {
+    for (const std::int64_t size : rank.buffer_elements) {
+      if (size < 0)
+        return fail(ErrorCode::kInvalidArgument, "{} rank {}: a buffer of {} elements",
+                    side_name(side), rank.rank, size);
+      if (size > room)
+        return fail(ErrorCode::kUnsupported,
+                    "{} rank {}: a buffer of {} elements, all buffers of a side may have {}",
+                    side_name(side), rank.rank, size, kElementsMax);
+      room -= size;
+    }
   }
   return {};
 }
@@ -191,11 +213,6 @@ result<void> check_elements_once(const RankCheck& check) {
 }
 
 result<void> check_rank(const RankCheck& check) {
-  for (const std::int64_t size : check.rank.buffer_elements) {
-    if (size < 0)
-      return fail(ErrorCode::kInvalidArgument, "{} rank {}: a buffer of {} elements",
-                  side_name(check.side), check.rank.rank, size);
-  }
   for (const Segment& segment : check.rank.segments) {
     TROUPE_TRY_VOID(check_box(check, segment));
     TROUPE_TRY_VOID(check_region(check, segment));
@@ -210,6 +227,7 @@ result<void> check_rank(const RankCheck& check) {
 
 result<void> validate(const Roster& roster, Side side) {
   TROUPE_TRY_VOID(check_tensors(roster, side));
+  TROUPE_TRY_VOID(check_buffers(roster, side));
   if (roster.ranks.empty())
     return fail(ErrorCode::kInvalidArgument, "{} roster: has no ranks", side_name(side));
   std::unordered_set<std::int32_t> ids;

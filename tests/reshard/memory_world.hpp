@@ -9,13 +9,12 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <map>
-#include <set>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -179,32 +178,35 @@ inline void execute(const Plan& plan, Memory& source, Memory& target) {
 /// no holder. Counted number by number.
 inline std::int64_t network_lower_bound(const Roster& source, const Roster& target,
                                         const PlanOptions& options = {}) {
-  using Number = std::tuple<std::string, std::int64_t, std::int64_t>;
+  // For each number of each tensor the nodes that hold it, as a set of bits.
   const auto nodes_of = [](const Roster& roster) {
-    std::map<Number, std::set<std::int32_t>> nodes;
+    std::map<std::string, std::vector<std::uint64_t>> nodes;
+    for (const TensorInfo& tensor : roster.tensors)
+      nodes[tensor.name].resize(at(tensor.elements()));
     for (const RankLayout& rank : roster.ranks) {
+      EXPECT_LT(rank.node, 64);
       for (const Segment& s : rank.segments) {
+        const TensorInfo& tensor = roster.tensors[at(s.tensor)];
+        std::vector<std::uint64_t>& held = nodes[tensor.name];
         for (std::int64_t r = s.box.row_begin; r < s.box.row_end; ++r)
           for (std::int64_t c = s.box.col_begin; c < s.box.col_end; ++c)
-            nodes[{roster.tensors[at(s.tensor)].name, r, c}].insert(rank.node);
+            held[at(r * tensor.cols + c)] |= std::uint64_t{1} << at(rank.node);
       }
     }
     return nodes;
   };
   std::map<std::string, std::string> feeder;
   for (const TensorAlias& alias : options.aliases) feeder[alias.target] = alias.source;
-  std::map<std::string, std::int64_t> size;
-  for (const TensorInfo& tensor : target.tensors) size[tensor.name] = element_bytes(tensor.dtype);
   const auto holders = nodes_of(source);
+  const auto takers = nodes_of(target);
   std::int64_t bytes = 0;
-  for (const auto& [number, nodes] : nodes_of(target)) {
-    const auto& [name, row, col] = number;
-    const auto fed = feeder.contains(name) ? feeder.at(name) : name;
-    const auto found = holders.find({fed, row, col});
+  for (const TensorInfo& tensor : target.tensors) {
+    const auto fed = feeder.contains(tensor.name) ? feeder.at(tensor.name) : tensor.name;
+    const auto found = holders.find(fed);
     if (found == holders.end()) continue;  // target_only
-    for (const std::int32_t node : nodes) {
-      if (!found->second.contains(node)) bytes += size.at(name);
-    }
+    const std::vector<std::uint64_t>& wanted = takers.at(tensor.name);
+    for (std::size_t i = 0; i < wanted.size(); ++i)
+      bytes += std::popcount(wanted[i] & ~found->second[i]) * element_bytes(tensor.dtype);
   }
   return bytes;
 }

@@ -58,30 +58,44 @@ void expect_sound(const Plan& plan, const Case& made) {
   for (const RankTraffic& entry : plan.traffic) EXPECT_EQ(counted.at(entry.rank), entry);
 }
 
-void expect_right(const Case& made) {
+/// Operations of each kind over all cases: what never came up was not tested.
+using Seen = std::map<OpKind, std::int64_t>;
+
+void expect_all_seen(const Seen& seen) {
+  for (const OpKind kind :
+       {OpKind::kLocal, OpKind::kNode, OpKind::kNetwork, OpKind::kRelay, OpKind::kFanOut})
+    EXPECT_TRUE(seen.contains(kind)) << "no operation was " << op_kind_name(kind);
+}
+
+void expect_right(const Case& made, Seen& seen) {
   const auto planned = plan(made.source, made.target, made.options);
   ASSERT_TRUE(planned) << planned.error().message;
+  for (const Op& op : planned->ops) ++seen[op.kind];
   expect_sound(*planned, made);
   expect_same_as_gathering(*planned, made.source, made.target, made.options);
   EXPECT_EQ(planned->network_bytes(), network_lower_bound(made.source, made.target, made.options));
 }
 
 TEST(PlanProperty, RandomModelsOnRandomMeshesArriveBitForBit) {
+  Seen seen;
   for (std::uint64_t seed = 1; seed <= 1500; ++seed) {
     const Case made = CaseMaker(seed).model_case();
     SCOPED_TRACE(fmt::format("seed {}: {}", seed, made.text));
-    expect_right(made);
+    expect_right(made, seen);
     if (::testing::Test::HasFailure()) return;
   }
+  expect_all_seen(seen);
 }
 
 TEST(PlanProperty, RandomRectanglesArriveBitForBit) {
+  Seen seen;
   for (std::uint64_t seed = 1; seed <= 3000; ++seed) {
     const Case made = CaseMaker(seed).box_case();
     SCOPED_TRACE(fmt::format("seed {}: {}", seed, made.text));
-    expect_right(made);
+    expect_right(made, seen);
     if (::testing::Test::HasFailure()) return;
   }
+  expect_all_seen(seen);
 }
 
 TEST(PlanProperty, DoesNotDependOnTheOrderOfRanksAndTensors) {

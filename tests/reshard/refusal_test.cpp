@@ -75,6 +75,15 @@ TEST(Refusal, OfTablesAndRanks) {
                    s.ranks[1].rank = 2;
                    s.ranks[1].node = 5;
                  });
+  expect_refused(
+      ErrorCode::kUnsupported,
+      "source tensor w: shape 2147483647 x 2147483647 exceeds 144115188075855872 elements",
+      [](Roster& s, Roster&) { s.tensors[0].rows = s.tensors[0].cols = INT32_MAX; });
+  expect_refused(
+      ErrorCode::kUnsupported,
+      "target rank 3: a buffer of 144115188075855853 elements, all buffers of a side may "
+      "have 144115188075855872",
+      [](Roster&, Roster& t) { t.ranks[1].buffer_elements = {(std::int64_t{1} << 57) - 19}; });
   expect_refused(ErrorCode::kInvalidArgument, "target rank 3: a buffer of -1 elements",
                  [](Roster&, Roster& t) { t.ranks[1].buffer_elements = {-1}; });
 }
