@@ -1,7 +1,7 @@
 // Column transfer between two processes, against what `ucx_perftest` gives on the same transport in
 // the same run.
 //
-//   bench_transfer [--check] [--rounds N] [--lanes shm|tcp|fifo] [--bytes N]
+//   bench_transfer [--check] [--alone] [--rounds N] [--lanes shm|tcp|fifo] [--bytes N]
 //
 // A child exports a batch; this process imports it and resolves it again and again, as a rank does
 // with its share: pull, buffers, length tables and all. Small columns come 1 MiB to a batch, and up
@@ -11,9 +11,10 @@
 //   tcp   over the loopback interface                     against perftest over tcp
 //   fifo  shared memory of UCX, which is not crash-safe   against perftest over posix; no bar
 // For shm perftest over posix,sysv,cma is printed too: cma of UCX has no error handling, so that it
-// is no lane of ours. Rounds of ours and of perftest alternate, and the best of each counts. Active
-// messages on both sides (`ucp_am_bw`). With --check it ends with 1 when a ratio is below 0.7, or
-// when perftest (package ucx-utils) is not there.
+// is no lane of ours. Rounds of ours and of perftest alternate, and the median of their ratios
+// counts, so that what else the machine does weighs on both. Active messages on both sides
+// (`ucp_am_bw`). With --check it ends with 1 when a ratio is below 0.7, or when perftest (package
+// ucx-utils) is not there.
 
 #include "runtime/base/check.hpp"
 #include "runtime/base/log.hpp"
@@ -51,7 +52,8 @@ constexpr double kMiB = 1048576;
 
 struct Options {
   bool check = false;
-  int rounds = 3;
+  bool alone = false;  ///< without perftest, to profile ours
+  int rounds = 7;
   std::string lanes;
   std::int64_t bytes = 0;
 };
@@ -215,31 +217,43 @@ double perftest(const std::string& program, const std::string& lanes, std::int64
   return speed;
 }
 
+/// 0 of nothing.
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
 /// True when the bar holds for every size.
 bool compare(const Options& options, const std::string& program, const std::string& lanes) {
-  constexpr auto kSpan = 400ms;
+  constexpr auto kSpan = 200ms;
   Reader reader(lanes);
   bool all = true;
   for (const std::int64_t bytes :
        {64L << 10, 256L << 10, 1L << 20, 4L << 20, 16L << 20, 64L << 20, 256L << 20}) {
     if (options.bytes != 0 && bytes != options.bytes) continue;
     reader.choose(bytes);
-    double ours = 0;
-    double theirs = 0;
+    std::vector<double> ours, theirs, ratios;
+    double guess = 1000;
     for (int round = 0; round < options.rounds; ++round) {
-      ours = std::max(ours, reader.measure(kSpan));
-      if (!program.empty())
-        theirs = std::max(theirs, perftest(program, lanes, bytes, std::max(ours, theirs), kSpan));
+      ours.push_back(reader.measure(kSpan));
+      guess = std::max(guess, ours.back());
+      if (program.empty()) continue;
+      theirs.push_back(perftest(program, lanes, bytes, guess, kSpan));
+      guess = theirs.back();
+      ratios.push_back(ours.back() / theirs.back());
     }
-    const double ratio = theirs > 0 ? ours / theirs : 0;
+    const double ratio = median(ratios);
     std::string more;
     if (lanes == "shm" && !program.empty())
-      more = fmt::format("   (cma {:.0f})", perftest(program, "cma", bytes, theirs, kSpan));
+      more = fmt::format("   (cma {:.0f})", perftest(program, "cma", bytes, guess, kSpan));
     const bool held = lanes == "fifo" || ratio >= kBar;
     all = all && held;
     fmt::print(
         "{:<6} {:>9} KiB × {:<3} {:>9.0f} MiB/s   perftest {:>9.0f} MiB/s   ratio {:.2f}{}{}\n",
-        lanes, bytes >> 10, columns_of(bytes), ours, theirs, ratio, more, held ? "" : "   MISSED");
+        lanes, bytes >> 10, columns_of(bytes), median(ours), median(theirs), ratio, more,
+        held ? "" : "   MISSED");
     std::fflush(stdout);
   }
   return all;
@@ -251,6 +265,7 @@ Options parse(int argc, char** argv) {
     const std::string_view word = argv[i];
     const std::string value = i + 1 < argc ? argv[i + 1] : "";
     if (word == "--check") options.check = true;
+    if (word == "--alone") options.alone = true;
     if (word == "--rounds") options.rounds = std::stoi(value);
     if (word == "--lanes") options.lanes = value;
     if (word == "--bytes") options.bytes = std::stoll(value);
@@ -264,8 +279,9 @@ int main(int argc, char** argv) {
   if (argc == 3 && std::string_view(argv[1]) == "--owner") return run_owner(argv[2]);
   log::set_up(log::Level::kError);
   const Options options = parse(argc, argv);
-  const std::string program = find_perftest().value_or("");
-  if (program.empty()) fmt::print("ucx_perftest is not there (package ucx-utils): no comparison\n");
+  const std::string program = options.alone ? "" : find_perftest().value_or("");
+  if (program.empty() && !options.alone)
+    fmt::print("ucx_perftest is not there (package ucx-utils): no comparison\n");
   bool all = true;
   for (const std::string lanes : {"shm", "tcp", "fifo"}) {
     if (options.lanes.empty() || options.lanes == lanes)

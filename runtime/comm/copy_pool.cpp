@@ -54,6 +54,13 @@ void CopyPool::add(CopyJob job) {
     wake_.notify_all();
 }
 
+void CopyPool::copy_now(CopyJob job) {
+  auto work = std::make_shared<Work>();
+  work->job = std::move(job);
+  work->slices_left = 1;
+  copy({work, DirectProgress(), work->job.bytes});
+}
+
 void CopyPool::run() {
   std::unique_lock lock(mutex_);
   for (;;) {

@@ -5,7 +5,8 @@
 //
 // Ownership: a job keeps its targets alive until its last slice is over, whatever became of the
 // pull. Destroying the pool waits for slices that have begun and drops the rest.
-// **Threads:** `add` from any; `finished` is called on a thread of the pool, once a job.
+// **Threads:** `add` and `copy_now` from any; after `add`, `finished` is called on a thread of the
+// pool, once a job.
 // **Invariants:** slices of a job cover it once; after the first error the rest of it is not
 // copied.
 
@@ -42,6 +43,8 @@ class CopyPool {
   CopyPool& operator=(const CopyPool&) = delete;
 
   void add(CopyJob job);
+  /// Does it on this thread, which also calls `finished`.
+  static void copy_now(CopyJob job);
 
  private:
   struct Work {

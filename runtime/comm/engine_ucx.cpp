@@ -60,7 +60,7 @@ result<void> UcxEngine::listen() {
 }
 
 bool UcxEngine::step(TimePoint now) {
-  const bool more = worker_.progress();
+  bool worked = worker_.progress() || !arrivals_.empty() || !broken_.empty();
   for (const Broken& one : std::exchange(broken_, {})) {
     const Peer* peer = known_peer(one.epoch);
     // Many operations may tell of one broken connection, and some of them late.
@@ -78,14 +78,14 @@ bool UcxEngine::step(TimePoint now) {
     arrivals_.pop_front();
     dispatch(std::move(arrival));
   }
-  const bool copying = take_copies();
+  worked = take_copies() || worked;
   finish_closes();
   expire(now);
   for (const std::uint64_t epoch : std::exchange(thirsty_, {})) {
     Peer* peer = known_peer(epoch);
     if (peer != nullptr && peer->endpoint != nullptr) pump(*peer);
   }
-  return more || copying || !arrivals_.empty() || !broken_.empty();
+  return worked || !arrivals_.empty() || !broken_.empty();
 }
 
 TimePoint UcxEngine::next_due(TimePoint now) const {
@@ -395,10 +395,11 @@ void UcxEngine::close(TimePoint until) {
   }
   const auto settle = [&](auto&& settled) {
     while (!settled() && clock_now() < until) {
+      const std::uint64_t seen = worker_.wakes();
       if (worker_.progress()) continue;
       finish_closes();
       constexpr Duration kNap = std::chrono::milliseconds(5);
-      worker_.wait(std::min(until, clock_now() + kNap));
+      worker_.wait(std::min(until, clock_now() + kNap), seen);
     }
   };
   settle([this] { return sends_.empty() && landings_.empty(); });

@@ -52,12 +52,10 @@ class UcxEngine {
   void pull(PullRequest request, Deadline deadline, completer<void> out);
   void lose(const TransportAddress& address, const Error& cause);
 
-  /// Does what is due without waiting; true when there is more to do at once.
+  /// Does what is due without waiting; true when there was something to do.
   bool step(TimePoint now);
   /// When `step` wants to be called next although nothing came in.
   TimePoint next_due(TimePoint now) const;
-  /// Something is on its way, so that a short spin is worth it.
-  bool busy() const { return chunks_out_ > 0; }
   /// Ends every pull with kAborted and says goodbye to the peers.
   void close(TimePoint until);
 

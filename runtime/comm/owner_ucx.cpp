@@ -175,7 +175,7 @@ void UcxEngine::answer_data(Peer& peer, const MessageHeader& request, Pieces pie
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   param.cb.send = &UcxEngine::on_answered;
   param.user_data = made.get();
-  if (static_cast<std::int64_t>(bytes.size()) <= kAtOnceBytes) {
+  if (static_cast<std::int64_t>(bytes.size()) <= worker_.at_once_bytes()) {
     param.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
     param.flags = UCP_AM_SEND_FLAG_EAGER;
   }

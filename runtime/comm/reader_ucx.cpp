@@ -14,6 +14,8 @@ constexpr std::int64_t kScatterBytesMax = std::int64_t{64} << 10;
 constexpr std::int64_t kScatterPartMax = std::int64_t{8} << 10;
 /// A request for places may cover more: nothing is buffered for it.
 constexpr std::int64_t kPlacesBytesMax = std::int64_t{64} << 20;
+/// Copied at once, in some 20 µs, rather than by a thread that has to be woken and to wake us.
+constexpr std::int64_t kCopyAtOnceBytes = std::int64_t{256} << 10;
 
 TimePoint clock_now() {
   return std::chrono::time_point_cast<Duration>(std::chrono::steady_clock::now());
@@ -50,7 +52,9 @@ void UcxEngine::start(std::uint64_t number) {
 
 void UcxEngine::plan(Pull& pull, const Peer& peer) {
   pull.by_places = peer.direct == Direct::kYes && !pull.lanes_only;
-  const std::int64_t most = pull.by_places ? kPlacesBytesMax : options_.chunk_bytes;
+  const std::int64_t most = pull.by_places
+                                ? kPlacesBytesMax
+                                : std::min(options_.chunk_bytes, worker_.message_bytes_max());
   pull.chunks = plan_chunks(pull.request.parts,
                             {.chunk_bytes = most,
                              .scatter_bytes_max = pull.by_places ? most : kScatterBytesMax,
@@ -238,9 +242,10 @@ void UcxEngine::accept_places(Peer& peer, const MessageHeader& header,
     }
     worker_.wake();
   };
+  thirsty_.insert(header.from);
+  if (chunk.bytes <= kCopyAtOnceBytes) return CopyPool::copy_now(std::move(job));
   if (pool_ == nullptr) pool_ = std::make_unique<CopyPool>(options_.copy_threads);
   pool_->add(std::move(job));
-  thirsty_.insert(header.from);
 }
 
 void UcxEngine::accept_error(Peer& peer, const MessageHeader& header,

@@ -88,7 +88,8 @@ struct TransportOptions {
   /// requests wait.
   std::int64_t pack_bytes_max = std::int64_t{64} << 20;
   Duration keepalive = std::chrono::milliseconds(500);  ///< at most 1 s
-  Duration spin = std::chrono::microseconds(20);        ///< before sleeping with work in flight
+  /// Longest that the progress thread spins before it sleeps; far less when that does not pay.
+  Duration spin = std::chrono::microseconds(50);
   Duration drain = std::chrono::seconds(2);  ///< for transfers under way when a pull has failed
 };
 

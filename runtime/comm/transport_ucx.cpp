@@ -3,6 +3,7 @@
 #include "runtime/base/check.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/comm/engine_ucx.hpp"
+#include "runtime/comm/spin_budget.hpp"
 
 #include <sys/random.h>
 #include <unistd.h>
@@ -43,11 +44,12 @@ class UcxTransport final : public Transport {
     Error cause;
   };
   using Command = std::variant<PullCommand, LoseCommand>;
+  enum class Taken : std::uint8_t { kNone, kSome, kOver };
 
   UcxTransport() = default;
   void run(TransportOptions options, std::promise<result<std::vector<std::byte>>> opened);
   void loop(UcxEngine& engine, UcxWorker& worker, Duration spin);
-  bool take_commands(UcxEngine& engine);
+  Taken take_commands(UcxEngine& engine);
   /// False when the transport is over, or full.
   result<void> post(Command command);
   void fall(const Error& cause);
@@ -133,12 +135,12 @@ void UcxTransport::peer_lost(const std::vector<std::byte>& address, Error cause)
   (void)post(LoseCommand{.address = *std::move(decoded), .cause = std::move(cause)});
 }
 
-bool UcxTransport::take_commands(UcxEngine& engine) {
+UcxTransport::Taken UcxTransport::take_commands(UcxEngine& engine) {
   std::vector<Command> commands;
   {
     const std::lock_guard lock(mutex_);
     commands.swap(commands_);
-    if (over_ && commands.empty()) return false;
+    if (over_ && commands.empty()) return Taken::kOver;
   }
   for (Command& command : commands) {
     if (auto* pull = std::get_if<PullCommand>(&command))
@@ -146,22 +148,26 @@ bool UcxTransport::take_commands(UcxEngine& engine) {
     else if (auto* lose = std::get_if<LoseCommand>(&command))
       engine.lose(lose->address, lose->cause);
   }
-  return true;
+  return commands.empty() ? Taken::kNone : Taken::kSome;
 }
 
 void UcxTransport::loop(UcxEngine& engine, UcxWorker& worker, Duration spin) {
-  TimePoint idle_since{};
-  bool idle = false;
-  while (take_commands(engine)) {
+  SpinBudget budget(spin);
+  std::optional<TimePoint> idle_since;
+  for (std::uint64_t seen = worker.wakes();; seen = worker.wakes()) {
+    const Taken taken = take_commands(engine);
+    if (taken == Taken::kOver) return;
     const TimePoint now = clock_now();
-    if (engine.step(now)) {
-      idle = false;
+    if (engine.step(now) || taken == Taken::kSome) {
+      if (idle_since) budget.paid();
+      idle_since.reset();
       continue;
     }
-    if (!std::exchange(idle, true)) idle_since = now;
-    if (engine.busy() && now - idle_since < spin) continue;
-    worker.wait(engine.next_due(now));
-    idle = false;
+    if (!idle_since) idle_since = now;
+    if (now - *idle_since < budget.get()) continue;
+    budget.failed();
+    idle_since.reset();
+    worker.wait(engine.next_due(now), seen);
   }
 }
 

@@ -9,10 +9,17 @@
 #include <array>
 #include <csignal>
 #include <filesystem>
+#include <limits>
 #include <mutex>
 
 namespace troupe::runtime {
 namespace {
+
+/// What one answer takes to send, at most, when the lane is not TCP alone: one message fewer even
+/// if the reader could copy.
+constexpr std::int64_t kSmallBytes = std::int64_t{8} << 10;
+/// Room for UCX's headers and ours beside the payload.
+constexpr std::int64_t kTcpSegmentBytes = kTcpMessageBytes + (std::int64_t{4} << 10);
 
 /// UCX warns about lanes that are named and not there.
 bool has_infiniband() {
@@ -95,6 +102,11 @@ result<void> UcxWorker::make_context(TransportLanes lanes, const std::string& in
   TROUPE_TRY_VOID(config.set("TLS", transports(lanes)));
   if (!interfaces.empty()) TROUPE_TRY_VOID(config.set("NET_DEVICES", interfaces));
   if (lanes == TransportLanes::kSharedMemory) TROUPE_TRY_VOID(config.set("MM_ERROR_HANDLING", "y"));
+  // The default, 64 KiB, cuts even a message of 64 KiB in two. A whole message, and a little more,
+  // keeps what follows it aligned in UCX's buffer, which shifts remainders.
+  if (lanes != TransportLanes::kSharedMemory)
+    TROUPE_TRY_VOID(config.set("RX_SEG_SIZE", fmt::format("{}", kTcpSegmentBytes)));
+  tcp_only_ = transports(lanes) == "tcp";
   const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(keepalive);
   TROUPE_TRY_VOID(config.set("KEEPALIVE_INTERVAL", fmt::format("{}ms", milliseconds.count())));
   ucp_params_t params{};
@@ -155,10 +167,23 @@ bool UcxWorker::progress() {
   constexpr int kRoundsMax = 64;  // between looks at our own queue
   int rounds = 0;
   while (rounds < kRoundsMax && ucp_worker_progress(worker_) != 0) ++rounds;
-  return rounds == kRoundsMax;
+  return rounds > 0;
 }
 
-void UcxWorker::wait(TimePoint until) {
+std::int64_t UcxWorker::at_once_bytes() const { return tcp_only_ ? kTcpMessageBytes : kSmallBytes; }
+
+std::int64_t UcxWorker::message_bytes_max() const {
+  return tcp_only_ ? kTcpMessageBytes : std::numeric_limits<std::int64_t>::max();
+}
+
+void UcxWorker::wait(TimePoint until, std::uint64_t seen) {
+  // Either `wake` sees that we sleep, or we see that it was called: both are in one order.
+  asleep_.store(true);
+  if (wakes_.load() == seen) sleep(until);
+  asleep_.store(false);
+}
+
+void UcxWorker::sleep(TimePoint until) {
   const ucs_status_t status = ucp_worker_arm(worker_);
   if (status == UCS_ERR_BUSY) return;  // something came in meanwhile
   constexpr std::int64_t kLongest = 60'000;
@@ -169,6 +194,9 @@ void UcxWorker::wait(TimePoint until) {
   (void)::poll(&descriptor, 1, static_cast<int>(timeout));
 }
 
-void UcxWorker::wake() { (void)ucp_worker_signal(worker_); }
+void UcxWorker::wake() {
+  wakes_.fetch_add(1);
+  if (asleep_.exchange(false)) (void)ucp_worker_signal(worker_);
+}
 
 }  // namespace troupe::runtime

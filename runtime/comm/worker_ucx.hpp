@@ -3,8 +3,9 @@
 // UCX behind one door: context, worker, every knob that we set, and how a thread waits for it.
 //
 // What is chosen, and why (measured on 1.13.1, see docs/transport.md): error mode PEER on every
-// endpoint, which shared memory only has with MM_ERROR_HANDLING; keepalive of at most 1 s; the
-// rendezvous threshold stays automatic; no remote memory access is ever used. Knobs are set with
+// endpoint, which shared memory only has with MM_ERROR_HANDLING; keepalive of at most 1 s; TCP
+// segments that hold a whole message of kTcpMessageBytes, so that it needs no rendezvous and one
+// system call at each end; no remote memory access is ever used. Knobs are set with
 // `ucp_config_modify`, so that neither the environment nor other users of UCX are touched.
 // **Threads:** made, used and destroyed by one thread, which owns all UCP calls; `wake` from any.
 // **Invariants:** UCX's own signal handlers are taken out.
@@ -15,7 +16,9 @@
 
 #include <ucp/api/ucp.h>
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,6 +28,9 @@ namespace troupe::runtime {
 /// `1.13.1`; both ends of a connection must have the same.
 std::string ucx_version();
 std::string ucx_reason(ucs_status_t status);
+
+/// Bytes of columns in one message where TCP is the only lane.
+inline constexpr std::int64_t kTcpMessageBytes = std::int64_t{256} << 10;
 
 class UcxWorker {
  public:
@@ -38,10 +44,19 @@ class UcxWorker {
   result<std::vector<std::byte>> address() const;
   /// The same without lanes of shared memory, which work within one host's namespaces only.
   result<std::vector<std::byte>> network_address() const;
-  /// Lets UCX work, a bounded number of times; true when there may be more to do.
+  /// Lets UCX work, a bounded number of times; false when there was nothing to do.
   bool progress();
-  /// Sleeps until UCX has an event, `wake` is called, or `until`. May return early.
-  void wait(TimePoint until);
+  /// Largest answer that is best sent at once, without asking the reader to be ready for it.
+  std::int64_t at_once_bytes() const;
+  /// Largest answer that is worth one message; more are better cut.
+  std::int64_t message_bytes_max() const;
+
+  /// How often `wake` was called; taken before looking for work, handed to `wait` after it.
+  std::uint64_t wakes() const { return wakes_.load(); }
+  /// Sleeps until UCX has an event, `wake` is called, or `until`; not at all when `wake` was called
+  /// since `wakes` said `seen`. May return early.
+  void wait(TimePoint until, std::uint64_t seen);
+  /// Costs a system call only when the worker sleeps.
   void wake();
 
  private:
@@ -49,10 +64,14 @@ class UcxWorker {
   result<void> make_context(TransportLanes lanes, const std::string& interfaces,
                             Duration keepalive);
   result<void> make_worker();
+  void sleep(TimePoint until);
 
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
-  int descriptor_ = -1;  ///< UCX's; belongs to the worker
+  int descriptor_ = -1;   ///< UCX's; belongs to the worker
+  bool tcp_only_ = true;  ///< no other lane can be chosen
+  std::atomic<std::uint64_t> wakes_{0};
+  std::atomic<bool> asleep_{false};
 };
 
 }  // namespace troupe::runtime
