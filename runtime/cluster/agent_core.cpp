@@ -151,6 +151,7 @@ void AgentCore::started(Serial serial, int pid, TimePoint now, Effects& effects)
   rank.started_at = now;
   rank.progress_at = now;
   if (rank.phase == RankPhase::kStarting) rank.phase = RankPhase::kRunning;
+  if (policy_.rank_connects_within > Duration::zero()) rank.look_at = now + policy_.look_every;
   rank.answered = true;
   ++version_;
   effects.emplace_back(AnswerStart{
@@ -192,6 +193,20 @@ void AgentCore::exited(Serial serial, const DeathReport& report, TimePoint now, 
   forget_job_if_over(rank.start.job, effects);
 }
 
+void AgentCore::seen(Serial serial, bool stopped, TimePoint now, Effects& effects) {
+  const auto found = ranks_.find(serial);
+  if (found == ranks_.end()) return;
+  Rank& rank = found->second;
+  if (rank.connected_once || rank.phase != RankPhase::kRunning) return;
+  rank.stopped_since = stopped ? std::min(rank.stopped_since, now) : TimePoint::max();
+  if (!stopped || now - rank.stopped_since < policy_.stopped_start_after) return;
+  stop_rank(
+      serial, rank, Duration::zero(),
+      fmt::format("it has been in a stop (SIGSTOP) for {:.1f} s and has not dialled its agent",
+                  seconds(now - rank.stopped_since)),
+      false, effects);
+}
+
 result<void> AgentCore::rank_up(const std::string& name, Connection connection, TimePoint now) {
   for (auto& [serial, rank] : ranks_) {
     const RankStart& start = rank.start;
@@ -200,6 +215,7 @@ result<void> AgentCore::rank_up(const std::string& name, Connection connection, 
       return fail(ErrorCode::kAlreadyExists, "{}: it is connected already", name);
     rank.connection = connection;
     rank.connected_once = true;
+    rank.look_at = TimePoint::max();
     rank.progress_at = now;
     ++version_;
     return {};
@@ -295,6 +311,11 @@ void AgentCore::tick(TimePoint now, Effects& effects) {
       stop_rank(serial, rank, Duration::zero(),
                 fmt::format("its channel to the agent is down: {}", rank.lost_why), false, effects);
     }
+    if (rank.phase != RankPhase::kRunning) rank.look_at = TimePoint::max();
+    if (now >= rank.look_at) {
+      rank.look_at = now + policy_.look_every;
+      effects.emplace_back(LookAtStart{.serial = serial});
+    }
     if (now >= connect_by(rank)) {
       stop_rank(serial, rank, Duration::zero(),
                 fmt::format("it has not dialled its agent within {:.1f} s",
@@ -322,7 +343,7 @@ TimePoint AgentCore::next_tick() const {
     if (!job.controller && !job.ending) next = std::min(next, job.away_until);
   }
   for (const auto& [serial, rank] : ranks_)
-    next = std::min({next, rank.lost_at, connect_by(rank), stuck_at(rank)});
+    next = std::min({next, rank.lost_at, rank.look_at, connect_by(rank), stuck_at(rank)});
   return next;
 }
 

@@ -43,6 +43,10 @@ struct AgentPolicy {
   Duration lost_rank_grace = std::chrono::milliseconds(500);
   /// A rank that has not dialled its agent by then is killed; zero: ranks need not dial.
   Duration rank_connects_within = std::chrono::seconds(60);
+  /// A rank that has not dialled yet is silent anyway, so its process is looked at this often, and
+  /// killed when every look for so long found it stopped (SIGSTOP).
+  Duration look_every = std::chrono::milliseconds(500);
+  Duration stopped_start_after = std::chrono::seconds(2);
   Duration stuck_after = std::chrono::minutes(5);  ///< without progress while doing something
   bool kill_stuck = false;
   std::size_t jobs_max = 64;
@@ -79,6 +83,10 @@ class AgentCore {
     Connection controller;
     RankExit exit;
   };
+  /// Whether the process of a rank that has not dialled is stopped; `seen` takes the answer.
+  struct LookAtStart {
+    Serial serial;
+  };
   /// A rank has made no progress for long: look at its threads, say so once.
   struct LookAtStuck {
     Serial serial;
@@ -88,8 +96,8 @@ class AgentCore {
   struct JobOver {
     std::string job;
   };
-  using Effect =
-      std::variant<StartProcess, StopProcess, AnswerStart, TellExit, LookAtStuck, JobOver>;
+  using Effect = std::variant<StartProcess, StopProcess, AnswerStart, TellExit, LookAtStart,
+                              LookAtStuck, JobOver>;
   using Effects = std::vector<Effect>;
 
   AgentCore(std::string node, std::uint64_t instance, AgentPolicy policy);
@@ -105,6 +113,8 @@ class AgentCore {
   void started(Serial serial, int pid, TimePoint now, Effects& effects);
   void exited(Serial serial, const DeathReport& report, TimePoint now, Effects& effects);
 
+  /// What a LookAtStart found.
+  void seen(Serial serial, bool stopped, TimePoint now, Effects& effects);
   /// A rank has dialled in; `name` is its peer name, `job/group/rank`.
   result<void> rank_up(const std::string& name, Connection rank, TimePoint now);
   void progress(Connection rank, const RankProgress& progress, TimePoint now);
@@ -149,6 +159,8 @@ class AgentCore {
     TimePoint lost_at = TimePoint::max();  ///< its channel went down: killed at this time
     std::string lost_why;
     TimePoint started_at{};
+    TimePoint look_at = TimePoint::max();        ///< while it has not dialled: the next look
+    TimePoint stopped_since = TimePoint::max();  ///< seen so at every look since
     std::uint64_t steps = 0;
     std::string doing;
     TimePoint progress_at{};

@@ -51,6 +51,10 @@ void NodeAgent::Impl::perform_locked(AgentCore::Effects effects, Hooks& hooks) {
       perform(std::move(*answer));
     } else if (const auto* exit = std::get_if<AgentCore::TellExit>(&effect)) {
       perform(*exit);
+    } else if (const auto* look = std::get_if<AgentCore::LookAtStart>(&effect)) {
+      const auto found = processes_.find(look->serial);
+      if (found != processes_.end())
+        core_.seen(look->serial, is_stopped(found->second.pid), now(), effects);
     } else if (const auto* stuck = std::get_if<AgentCore::LookAtStuck>(&effect)) {
       perform(*stuck);
     } else if (const auto* over = std::get_if<AgentCore::JobOver>(&effect)) {

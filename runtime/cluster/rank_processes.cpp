@@ -38,6 +38,15 @@ std::string one_line(std::string text) {
 
 }  // namespace
 
+bool is_stopped(int pid, const std::string& proc_folder) {
+  const auto stat = read_small_file(fmt::format("{}/{}/stat", proc_folder, pid));
+  // `pid (name) S …`, where the name may hold anything.
+  const std::size_t end = stat ? stat->rfind(')') : std::string::npos;
+  if (end == std::string::npos || end + 2 >= stat->size()) return false;
+  const char state = (*stat)[end + 2];
+  return state == 'T' || state == 't';
+}
+
 std::vector<std::string> describe_threads(int pid, std::size_t threads_max,
                                           const std::string& proc_folder) {
   std::vector<std::string> lines;

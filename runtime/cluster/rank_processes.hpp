@@ -79,6 +79,9 @@ class RankProcesses {
   std::unique_ptr<ProcessTable> table_;  // last: its callbacks use the rest
 };
 
+/// Whether the process is stopped, by a signal or a tracer; false when there is none.
+bool is_stopped(int pid, const std::string& proc_folder = "/proc");
+
 /// What the kernel says of a process's threads: name, state, where they wait, kernel stack if it
 /// may be read. At most `threads_max` lines.
 std::vector<std::string> describe_threads(int pid, std::size_t threads_max = 8,

@@ -219,6 +219,38 @@ TEST_F(AgentCoreTest, ASilentRankIsKilledAtOnce) {
   EXPECT_EQ(only<AgentCore::StopProcess>(effects_)[0].grace, 0s);
 }
 
+TEST_F(AgentCoreTest, ARankThatStaysStoppedBeforeItDialsIsKilled) {
+  connects_within_ = 60s;
+  reset({.look_every = 500ms, .stopped_start_after = 2s});
+  const Serial serial = run(0);
+  const auto look = [&](bool stopped) {
+    EXPECT_THAT(only<AgentCore::LookAtStart>(tick(500ms)), SizeIs(1)) << "looks twice a second";
+    Effects effects;
+    core_->seen(serial, stopped, now_, effects);
+    return only<AgentCore::StopProcess>(effects);
+  };
+  EXPECT_THAT(look(true), SizeIs(0));
+  EXPECT_THAT(look(true), SizeIs(0));
+  EXPECT_THAT(look(false), SizeIs(0)) << "it goes on";
+  for (int i = 0; i < 4; ++i) EXPECT_THAT(look(true), SizeIs(0));
+  const auto stops = look(true);
+  ASSERT_THAT(stops, SizeIs(1));
+  EXPECT_EQ(stops[0].grace, 0s);
+  EXPECT_THAT(stops[0].reason, HasSubstr("for 2.0 s and has not dialled"));
+}
+
+TEST_F(AgentCoreTest, ARankThatHasDialledIsNoLongerLookedAt) {
+  connects_within_ = 60s;
+  reset({});
+  const Serial serial = run(0);
+  ASSERT_TRUE(core_->rank_up("job/policy/0", 20, now_));
+  EXPECT_THAT(only<AgentCore::LookAtStart>(tick(1s)), SizeIs(0));
+  Effects effects;
+  core_->seen(serial, true, now_, effects);
+  core_->seen(serial, true, now_ + 10s, effects);
+  EXPECT_THAT(effects, SizeIs(0));
+}
+
 TEST_F(AgentCoreTest, ARankThatNeverDialsItsAgentIsKilled) {
   connects_within_ = 10s;
   reset({});
@@ -361,6 +393,8 @@ TEST(AgentCoreProperty, EveryStartIsAnsweredAndEveryLifeEndsOnce) {
           now += std::chrono::milliseconds(rng.below(3000));
           core.tick(now, effects);
           EXPECT_GT(core.next_tick(), now) << "a tick that is due again at once";
+          for (const auto& look : only<AgentCore::LookAtStart>(effects))
+            core.seen(look.serial, rng.below(4) != 0, now, effects);
       }
       take(effects);
       EXPECT_EQ(core.ranks_alive(), starting.size() + running.size());

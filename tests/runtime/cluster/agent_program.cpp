@@ -2,7 +2,8 @@
 //   cluster_agent agent NAME [HEAD]          prints `agent ADDRESS`; SIGTERM drains it
 //   cluster_agent controller ADDRESS COUNT   starts COUNT ranks at the agent and sleeps
 //   cluster_agent rank WORD…                 dials its agent, then obeys the words
-// Words: say TEXT, sleep, exit N, raise N, progress STEPS DOING, ignore N, leave (closes the link)
+// Words: stop (SIGSTOP, before it dials; first word only), say TEXT, sleep, exit N, raise N,
+// progress STEPS DOING, ignore N, leave (closes the link)
 
 #include "runtime/base/log.hpp"
 #include "runtime/cluster/agent_launcher.hpp"
@@ -93,6 +94,7 @@ int be_controller(const std::vector<std::string>& words, const std::string& self
 }
 
 int be_rank(const std::vector<std::string>& words) {
+  if (words.size() > 2 && words[2] == "stop") ::raise(SIGSTOP);
   const char* text = std::getenv("TROUPE_RANK");
   const auto record = RankRecord::from_json(text != nullptr ? text : "");
   if (!record) fail_with(record.error());

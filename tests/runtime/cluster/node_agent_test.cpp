@@ -212,6 +212,18 @@ TEST_F(NodeAgentTest, ARankThatNeverDialsIsKilled) {
   EXPECT_THAT(controller.first_exit(), HasSubstr("it has not dialled its agent within 0.3 s"));
 }
 
+TEST_F(NodeAgentTest, ARankThatIsStoppedBeforeItDialsIsKilledWithin3Seconds) {
+  open();
+  Controller controller(system_, agent_->address());
+  ASSERT_TRUE(controller.launch(0, rank({"stop", "sleep"})));
+  const auto before = SteadyClock().now();
+  const std::string said = controller.first_exit();
+  EXPECT_LT(SteadyClock().now() - before, 3s + 1500ms);
+  EXPECT_THAT(said, HasSubstr("it has been in a stop (SIGSTOP) for 2."));
+  EXPECT_THAT(said, HasSubstr("has not dialled its agent"));
+  EXPECT_THAT(said, HasSubstr("T (stopped)")) << "what its threads were doing";
+}
+
 TEST_F(NodeAgentTest, AStuckRankIsSaidOnceWithWhatItsThreadsDo) {
   NodeAgentOptions options;
   options.policy.stuck_after = 300ms;
