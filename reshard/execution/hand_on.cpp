@@ -71,25 +71,20 @@ void HandOn::drop_taken() {
   while (!kept_.empty() && kept_.begin()->second.end <= least) kept_.erase(kept_.begin());
 }
 
-void HandOn::delivered(const Bucket& bucket, const BucketMemory& memory) {
+void HandOn::delivered(const BucketPiece& one, std::int64_t begin, const BucketMemory& memory) {
   const std::lock_guard lock(mutex_);
-  std::int64_t at = bucket.begin;
-  for (const BucketPiece& one : bucket.pieces) {
-    // What is local here comes from the weights themselves, also for others.
-    if (!plain_ && !taken_.empty() && one.route == Route::kStaged) {
-      const std::int64_t element = element_bytes(plan_->tensor_of(plan_->op(one.piece.op)).dtype);
-      kept_[at] = {.end = at + one.piece.count,
-                   .element = element,
-                   .memory = memory,
-                   .data = memory->data() + one.slot_offset};
-    }
-    at += one.piece.count;
-  }
-  delivered_ = bucket.end;
+  delivered_ = begin + one.piece.count;
+  // What is local here comes from the weights themselves, also for others.
+  if (plain_ || taken_.empty() || one.route != Route::kStaged) return;
+  kept_[begin] = {.end = delivered_,
+                  .element = element_bytes(plan_->tensor_of(plan_->op(one.piece.op)).dtype),
+                  .memory = memory,
+                  .data = memory->data() + one.slot_offset};
 }
 
 bool HandOn::wait_taken(std::int64_t end, Deadline deadline) {
   std::unique_lock lock(mutex_);
+  if (plain_) return true;
   return moved_.wait_until(lock, deadline.at, [&] {
     return std::all_of(taken_.begin(), taken_.end(),
                        [end](const auto& one) { return one.second >= end; });

@@ -36,8 +36,8 @@ class HandOn final : public PieceGiver, public std::enable_shared_from_this<Hand
   result<runtime::Pinned> read(const OpPiece& piece) override;
   std::int64_t progress(std::int32_t taker, std::int64_t taken) override;
 
-  /// The bucket is checked and unpacked, and may be taken.
-  void delivered(const Bucket& bucket, const BucketMemory& memory);
+  /// The piece, element `begin` of the receive order, is checked and unpacked, and may be taken.
+  void delivered(const BucketPiece& one, std::int64_t begin, const BucketMemory& memory);
   /// Waits until every taker is past element `end` of the receive order; false at the deadline.
   bool wait_taken(std::int64_t end, Deadline deadline);
 

@@ -34,9 +34,12 @@ result<ReceiveStatistics> Receiver::run() {
     // Also tells those whom we do not need after all, since the weights are here.
     TROUPE_TRY_VOID(poll({Side::kTarget, rank}));
   }
-  if (!buckets.empty()) TROUPE_TRY_VOID(depart(0));
+  std::size_t departed = 0;
   for (std::size_t i = 0; i < buckets.size(); ++i) {
-    if (i + 1 < buckets.size()) TROUPE_TRY_VOID(depart(i + 1));
+    if (departed == i) TROUPE_TRY_VOID(depart(departed++));
+    // Never waits for the memory of the next before this one is handed on: peers may need it.
+    if (i + 1 < buckets.size() && can_depart(i + 1, Duration(0)))
+      TROUPE_TRY_VOID(depart(departed++));
     TROUPE_TRY_VOID(arrive(flights_[i % 2]));
     announce(i + 1);
   }
@@ -57,31 +60,34 @@ void Receiver::find_senders() {
   }
 }
 
+bool Receiver::can_depart(std::size_t index, Duration span) {
+  if (index < 2) return true;
+  return job_.hand_on->wait_taken((*job_.buckets)[index - 2].end, soon(span, job_.deadline));
+}
+
 /// Asks for what can be asked for already.
 result<void> Receiver::depart(std::size_t index) {
   const Bucket& bucket = (*job_.buckets)[index];
   Flight& flight = flights_[index % 2];
-  const BucketMemory& memory = job_.memory[index % 2];
-  if (index >= 2) {
-    // Its memory may still be handed on.
-    const std::int64_t end = (*job_.buckets)[index - 2].end;
-    while (!job_.hand_on->wait_taken(end, soon(kLook, job_.deadline))) {
-      TROUPE_TRY_VOID(stopped());
-      if (job_.deadline.passed())
-        return fail(ErrorCode::kDeadline, "target rank {}: peers have not taken bucket {} from it",
-                    job_.rank, index - 2);
-    }
+  while (!can_depart(index, kLook)) {
+    TROUPE_TRY_VOID(stopped());
+    if (job_.deadline.passed())
+      return fail(ErrorCode::kDeadline, "target rank {}: peers have not taken bucket {} from it",
+                  job_.rank, index - 2);
   }
   flight = Flight();
   flight.bucket = &bucket;
+  flight.end = bucket.begin;
+  flight.here.assign(bucket.pieces.size(), false);
   flight.claims = std::make_shared<Claims>();
   flight.claims->sums.resize(bucket.pieces.size());
   flight.claims->delta_bytes.assign(bucket.pieces.size(), -1);
-  flight.claims->memory = memory;
+  flight.claims->memory = job_.memory[index % 2];
   flight.claims->landing = job_.landing;
   std::map<Member, std::size_t> groups;
   for (std::size_t i = 0; i < bucket.pieces.size(); ++i) {
-    if (bucket.pieces[i].route == Route::kLocal) continue;
+    flight.here[i] = bucket.pieces[i].route == Route::kLocal;
+    if (flight.here[i]) continue;
     const Op& op = plan_.op(bucket.pieces[i].piece.op);
     const Member from{op.hands_on() ? Side::kTarget : Side::kSource, op.source_rank};
     const auto [place, fresh] = groups.emplace(from, flight.groups.size());
@@ -93,69 +99,121 @@ result<void> Receiver::depart(std::size_t index) {
     flight.groups[place->second].pieces.push_back(i);
   }
   for (Group& group : flight.groups) {
-    if (job_.port->giver(job_.id.epoch, group.from) != nullptr) continue;  // copied on arrival
-    if (!group.handed_on) {
-      TROUPE_TRY_VOID(ask(flight, group, group.pieces.size()));
-      continue;
-    }
-    const OpPiece& last = bucket.pieces[group.pieces.back()].piece;
-    const std::int64_t end = plan_.begin_at_sender(last.op) + last.first + last.count;
-    if (senders_[group.from.rank].known >= end)
-      TROUPE_TRY_VOID(ask(flight, group, group.pieces.size()));
+    const std::size_t count = ready(flight, group);
+    const bool elsewhere = job_.port->giver(job_.id.epoch, group.from) == nullptr;
+    if (elsewhere && count > 0) TROUPE_TRY_VOID(ask(flight, group, count));
   }
   return {};
 }
 
+/// How many more pieces the group may ask for.
+std::size_t Receiver::ready(const Flight& flight, const Group& group) const {
+  const std::size_t left = group.pieces.size() - group.asked;
+  if (!group.handed_on) return left;
+  const std::int64_t known = senders_.at(group.from.rank).known;
+  std::size_t count = 0;
+  while (count < left) {
+    const OpPiece& next = flight.bucket->pieces[group.pieces[group.asked + count]].piece;
+    if (plan_.begin_at_sender(next.op) + next.first + next.count > known) break;
+    ++count;
+  }
+  return count;
+}
+
+/// Pieces are unpacked, and with that handed on, in order and as they come: somebody whom we wait
+/// for may wait for an earlier piece of the same bucket.
 result<void> Receiver::arrive(Flight& flight) {
-  TROUPE_TRY_VOID(stopped());
-  for (const BucketPiece& one : flight.bucket->pieces) {
-    if (one.route == Route::kLocal) TROUPE_TRY_VOID(take_local(one));
-  }
-  for (Group& group : flight.groups) {
-    TROUPE_TRY_VOID(gather_group(flight, group));
-    if (is_delta(group)) TROUPE_TRY_VOID(ask_deltas(flight, group));
-    for (const std::size_t index : group.pieces) {
-      TROUPE_TRY_VOID(unpack(flight, index));
-      count(flight, index);
+  Duration nap = kPollFirst;
+  while (flight.unpacked < flight.bucket->pieces.size()) {
+    TROUPE_TRY_VOID(stopped());
+    bool moved = false;
+    for (Group& group : flight.groups) {
+      TROUPE_TRY(const bool some, look(flight, group));
+      moved = moved || some;
     }
+    TROUPE_TRY(const bool some, unpack_prefix(flight));
+    if (moved || some)
+      nap = kPollFirst;
+    else
+      TROUPE_TRY_VOID(linger(flight, nap));
   }
-  job_.hand_on->delivered(*flight.bucket, flight.claims->memory);
-  for (const Group& group : flight.groups) {
-    // So that it can let go of what we have.
-    if (group.handed_on) TROUPE_TRY_VOID(poll(group.from));
-  }
-  return {};
+  return acknowledge(flight);
 }
 
-/// Waits for a group; one that is handed on is asked for as it gets ready.
-result<void> Receiver::gather_group(Flight& flight, Group& group) {
-  const std::shared_ptr<PieceGiver> here = job_.port->giver(job_.id.epoch, group.from);
-  Duration nap = kPollFirst;
-  for (;;) {
-    if (group.answer.valid()) TROUPE_TRY_VOID(wait(group.answer, group, *flight.bucket));
-    if (group.asked == group.pieces.size()) return {};
-    std::size_t ready = group.pieces.size() - group.asked;
-    if (group.handed_on) {
-      const Sender& sender = senders_[group.from.rank];
-      ready = 0;
-      while (group.asked + ready < group.pieces.size()) {
-        const OpPiece& next = flight.bucket->pieces[group.pieces[group.asked + ready]].piece;
-        if (plan_.begin_at_sender(next.op) + next.first + next.count > sender.known) break;
-        ++ready;
-      }
+result<bool> Receiver::look(Flight& flight, Group& group) {
+  bool moved = false;
+  if (group.answer.valid() && group.answer.ready()) {
+    TROUPE_TRY_VOID(outcome_of(group.answer, group, *flight.bucket));
+    moved = true;
+    if (is_delta(group) && !group.has_sizes) {
+      group.has_sizes = true;
+      TROUPE_TRY_VOID(ask_deltas(flight, group));
     }
-    if (ready == 0) {
-      TROUPE_TRY_VOID(pause(nap));
-      nap = std::min(nap * 3 / 2, kPollMost);
-      TROUPE_TRY_VOID(poll(group.from));
-      continue;
+    if (!group.answer.valid()) {
+      for (; group.here < group.asked; ++group.here) flight.here[group.pieces[group.here]] = true;
     }
-    nap = kPollFirst;
-    if (here != nullptr)
-      TROUPE_TRY_VOID(copy_from_here(flight, group, *here, ready));
-    else
-      TROUPE_TRY_VOID(ask(flight, group, ready));
   }
+  if (group.answer.valid() || group.asked == group.pieces.size()) return moved;
+  const std::size_t count = ready(flight, group);
+  if (count == 0) return moved;
+  if (const auto here = job_.port->giver(job_.id.epoch, group.from)) {
+    TROUPE_TRY_VOID(copy_from_here(flight, group, *here, count));
+    for (; group.here < group.asked; ++group.here) flight.here[group.pieces[group.here]] = true;
+  } else {
+    TROUPE_TRY_VOID(ask(flight, group, count));
+  }
+  return true;
+}
+
+result<bool> Receiver::unpack_prefix(Flight& flight) {
+  const std::vector<BucketPiece>& pieces = flight.bucket->pieces;
+  bool some = false;
+  for (; flight.unpacked < pieces.size() && flight.here[flight.unpacked]; ++flight.unpacked) {
+    const BucketPiece& one = pieces[flight.unpacked];
+    if (one.route == Route::kLocal) {
+      TROUPE_TRY_VOID(take_local(one));
+    } else {
+      TROUPE_TRY_VOID(unpack(flight, flight.unpacked));
+      count(flight, flight.unpacked);
+    }
+    job_.hand_on->delivered(one, flight.end, flight.claims->memory);
+    flight.end += one.piece.count;
+    some = true;
+  }
+  return some;
+}
+
+/// Nothing moves: waits for an answer, or asks those who hand on how far they are.
+result<void> Receiver::linger(Flight& flight, Duration& nap) {
+  Group* waiting = nullptr;
+  bool stalled = false;
+  for (Group& group : flight.groups) {
+    if (group.answer.valid()) waiting = &group;
+    stalled = stalled || (!group.answer.valid() && group.asked < group.pieces.size());
+  }
+  if (job_.deadline.passed() && waiting == nullptr)
+    return fail(ErrorCode::kDeadline, "target rank {}: the deadline passed while peers receive",
+                job_.rank);
+  const Duration most = stalled || !senders_.empty() ? nap : kLook;
+  if (waiting != nullptr)
+    runtime::block_on(*waiting->answer.shared(), Deadline::in(most));
+  else
+    std::this_thread::sleep_for(most);
+  nap = std::min(nap * 3 / 2, kPollMost);
+  for (const Group& group : flight.groups) {
+    if (group.handed_on && !group.answer.valid() && group.asked < group.pieces.size())
+      TROUPE_TRY_VOID(poll(group.from));
+  }
+  return acknowledge(flight);
+}
+
+result<void> Receiver::acknowledge(const Flight& flight) {
+  for (const Group& group : flight.groups) {
+    if (!group.handed_on) continue;
+    const Sender& sender = senders_.at(group.from.rank);
+    if (taken_of(sender, group.from.rank) != sender.told) TROUPE_TRY_VOID(poll(group.from));
+  }
+  return {};
 }
 
 result<void> Receiver::ask(Flight& flight, Group& group, std::size_t count) {
@@ -223,22 +281,25 @@ result<void> Receiver::copy_from_here(Flight& flight, Group& group, PieceGiver& 
   return {};
 }
 
+std::int64_t Receiver::taken_of(const Sender& sender, std::int32_t rank) const {
+  if (sender.next == sender.ops.size()) return plan_.receive_order(rank).total();
+  return plan_.begin_at_sender(sender.ops[sender.next]) + sender.done;
+}
+
 /// Tells `from` what we have of it, and learns how far it is.
 result<void> Receiver::poll(const Member& from) {
   TROUPE_TRY_VOID(stopped());
   Sender& sender = senders_[from.rank];
-  const std::int64_t taken = sender.next == sender.ops.size()
-                                 ? plan_.receive_order(from.rank).total()
-                                 : plan_.begin_at_sender(sender.ops[sender.next]) + sender.done;
+  const std::int64_t taken = taken_of(sender, from.rank);
+  sender.told = taken;
   if (const auto here = job_.port->giver(job_.id.epoch, from)) {
     sender.known = std::max(sender.known, here->progress(job_.rank, taken));
     return {};
   }
   if (job_.lane == nullptr)
     return fail(ErrorCode::kNotFound,
-                "target rank {}: {} is not in this process, and there is no "
-                "transport",
-                job_.rank, member_text(from));
+                "target rank {}: {} is not in this process, and there is no transport", job_.rank,
+                member_text(from));
   const auto known = std::make_shared<std::int64_t>(0);
   const std::array<LanePart, 1> part{
       LanePart{.kind = ColumnKind::kProgress,
@@ -259,23 +320,20 @@ result<void> Receiver::wait(runtime::pending<void>& answer, const Group& group,
     // The lane ends it at the deadline by itself, and knows more about why.
     runtime::block_on(*answer.shared(), Deadline::in(kLook));
   }
+  return outcome_of(answer, group, bucket);
+}
+
+result<void> Receiver::outcome_of(runtime::pending<void>& answer, const Group& group,
+                                  const Bucket& bucket) const {
   result<void> outcome = answer.wait(job_.deadline);
   if (outcome) return outcome;
   const std::string what = group.pieces.empty()
                                ? std::string("progress")
-                               : piece_text(bucket.pieces[group.pieces.front()].piece);
+                               : piece_text(bucket.pieces[group.pieces[group.here]].piece);
   const ErrorCode code = outcome.error().code;
   return fail(
       std::move(outcome).error().wrap(code, fmt::format("target rank {}: {} from {} did not come",
                                                         job_.rank, what, member_text(group.from))));
-}
-
-result<void> Receiver::pause(Duration span) const {
-  if (job_.deadline.passed())
-    return fail(ErrorCode::kDeadline, "target rank {}: the deadline passed while peers receive",
-                job_.rank);
-  std::this_thread::sleep_for(span);
-  return stopped();
 }
 
 result<void> Receiver::stopped() const {

@@ -58,6 +58,8 @@ class Receiver {
     bool handed_on = false;
     std::vector<std::size_t> pieces;  ///< indices into the bucket
     std::size_t asked = 0;            ///< of those
+    std::size_t here = 0;             ///< of those
+    bool has_sizes = false;           ///< delta: what changed may be asked for
     runtime::pending<void> answer;
   };
   /// What the senders say about the pieces of a bucket; written by the lane.
@@ -71,6 +73,9 @@ class Receiver {
     const Bucket* bucket = nullptr;
     std::shared_ptr<Claims> claims;
     std::vector<Group> groups;
+    std::vector<bool> here;    ///< by piece
+    std::size_t unpacked = 0;  ///< a prefix of the pieces
+    std::int64_t end = 0;      ///< of that prefix, in the receive order
   };
   struct TensorSums {
     std::uint64_t claimed = 0;
@@ -83,17 +88,29 @@ class Receiver {
     std::size_t next = 0;           ///< first that is not done
     std::int64_t done = 0;          ///< elements of that one
     std::int64_t known = 0;         ///< how far it is
+    std::int64_t told = -1;         ///< what it knows of us
   };
 
   result<void> depart(std::size_t index);
+  /// Whether the memory of that bucket is free; waits for at most `span`.
+  bool can_depart(std::size_t index, Duration span);
   result<void> arrive(Flight& flight);
-  result<void> gather_group(Flight& flight, Group& group);
+  /// Takes what has come and asks for what is ready; true when something moved.
+  result<bool> look(Flight& flight, Group& group);
+  std::size_t ready(const Flight& flight, const Group& group) const;
+  /// Unpacks the pieces that are here, in order; true when there were some.
+  result<bool> unpack_prefix(Flight& flight);
+  result<void> linger(Flight& flight, Duration& nap);
+  /// Tells senders what we have taken of them.
+  result<void> acknowledge(const Flight& flight);
   result<void> ask(Flight& flight, Group& group, std::size_t count);
   result<void> ask_deltas(Flight& flight, Group& group);
   result<void> copy_from_here(Flight& flight, Group& group, PieceGiver& giver, std::size_t count);
   result<void> poll(const Member& from);
   result<void> wait(runtime::pending<void>& answer, const Group& group, const Bucket& bucket);
-  result<void> pause(Duration span) const;
+  result<void> outcome_of(runtime::pending<void>& answer, const Group& group,
+                          const Bucket& bucket) const;
+  std::int64_t taken_of(const Sender& sender, std::int32_t rank) const;
   result<void> stopped() const;
   result<void> unpack(Flight& flight, std::size_t index);
   result<void> apply_delta(Flight& flight, std::size_t index);
