@@ -3,8 +3,54 @@
 #include "runtime/base/check.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 namespace troupe::actors {
+namespace {
+
+/// Four floats that compilers keep in one register of every instruction set here.
+using Quad = float __attribute__((vector_size(16)));
+
+Quad load_quad(const float* from) {
+  Quad quad;
+  std::memcpy(&quad, from, sizeof(quad));
+  return quad;
+}
+
+/// Turns a 4 × 4 square: target[k][i] ← source[i][k], rows of either side so many floats apart.
+void turn_square(const float* source, std::int64_t source_stride, float* target) {
+  const Quad a = load_quad(source);
+  const Quad b = load_quad(source + source_stride);
+  const Quad c = load_quad(source + 2 * source_stride);
+  const Quad d = load_quad(source + 3 * source_stride);
+  const Quad ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5);
+  const Quad ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+  const Quad cd_low = __builtin_shufflevector(c, d, 0, 4, 1, 5);
+  const Quad cd_high = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+  const Quad columns[] = {__builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5),
+                          __builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7),
+                          __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5),
+                          __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7)};
+  for (int k = 0; k < 4; ++k) std::memcpy(target + k * kLanes, &columns[k], sizeof(Quad));
+}
+
+/// `rows` ≤ 16 rows of `columns` numbers → lanes 0 .. rows − 1 of a panel, from its first column
+/// on.
+void pack_lanes(const float* source, std::int64_t row_stride, std::int64_t rows,
+                std::int64_t columns, float* panel) {
+  const std::int64_t square_rows = rows / 4 * 4;
+  const std::int64_t square_columns = columns / 4 * 4;
+  for (std::int64_t k = 0; k < square_columns; k += 4) {
+    for (std::int64_t i = 0; i < square_rows; i += 4)
+      turn_square(source + i * row_stride + k, row_stride, panel + k * kLanes + i);
+    for (std::int64_t i = square_rows; i < rows; ++i)
+      for (std::int64_t j = k; j < k + 4; ++j) panel[j * kLanes + i] = source[i * row_stride + j];
+  }
+  for (std::int64_t k = square_columns; k < columns; ++k)
+    for (std::int64_t i = 0; i < rows; ++i) panel[k * kLanes + i] = source[i * row_stride + k];
+}
+
+}  // namespace
 
 PackedMatrix::PackedMatrix(std::int64_t outputs, std::int64_t inputs)
     : outputs_(outputs), inputs_(inputs), panels_(padded(outputs) * inputs) {
@@ -35,9 +81,7 @@ void PackedMatrix::write(const MatrixPart& part, const float* weight, std::int64
     const std::int64_t lane = output % kLanes;
     const std::int64_t count = std::min<std::int64_t>(kLanes - lane, part.outputs - row);
     float* panel = panels_.data() + (output / kLanes * inputs_ + part.first_input) * kLanes + lane;
-    const float* source = weight + row * row_stride;
-    for (std::int64_t k = 0; k < part.inputs; ++k)
-      for (std::int64_t i = 0; i < count; ++i) panel[k * kLanes + i] = source[i * row_stride + k];
+    pack_lanes(weight + row * row_stride, row_stride, count, part.inputs, panel);
     row += count;
   }
 }

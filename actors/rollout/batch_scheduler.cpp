@@ -197,10 +197,14 @@ void BatchScheduler::preempt_all() {
   drop_stopped();
 }
 
-bool BatchScheduler::has_begun() const {
+bool BatchScheduler::holds_kv() const {
   const auto runs = [](const Sequence* s) { return s->state == SequenceState::kRunning; };
+  return std::ranges::any_of(running_, runs);
+}
+
+bool BatchScheduler::has_begun() const {
   const auto begun = [](const auto& entry) { return entry.second->begun; };
-  return std::ranges::any_of(running_, runs) || std::ranges::any_of(waiting_, begun);
+  return holds_kv() || std::ranges::any_of(waiting_, begun);
 }
 
 std::vector<PromptGroup*> BatchScheduler::take_retired() {

@@ -83,6 +83,8 @@ class BatchScheduler {
   bool idle() const { return running_.empty() && waiting_.empty(); }
   /// Groups that have begun and are not finished exist.
   bool has_begun() const;
+  /// Some sequence holds blocks.
+  bool holds_kv() const;
 
   /// Groups whose members are all finished and to which no plan refers any more.
   std::vector<PromptGroup*> take_retired();

@@ -87,6 +87,7 @@ class RolloutEngine::Impl {
   const EngineOptions& options() const { return options_; }
 
  private:
+  void drop_kv();
   result<void> check_drainable(WeightUpdate update) const;
   result<void> vote(std::string_view what, const result<void>& local, const Digest& subject);
   result<void> check_canary(std::span<const std::int32_t> prompt, std::int32_t new_tokens) const;

@@ -12,7 +12,7 @@ namespace {
 
 /// In histories, apart from the events of engine_impl.cpp.
 constexpr std::int64_t kCommitted = 100;
-constexpr std::int64_t kReleased = 101;
+constexpr std::int64_t kDropped = 101;
 
 Digest digest_of(WeightVersion version, WeightUpdate update) {
   Digest digest;
@@ -100,9 +100,14 @@ result<void> RolloutEngine::Impl::wake(MemoryTag tag) {
   return tag == MemoryTag::kWeights ? store_.wake() : acquire_kv();
 }
 
-void RolloutEngine::Impl::release_kv() {
-  note(kReleased);
+/// Of no consequence to later steps, and so to other ranks, when no sequence holds any.
+void RolloutEngine::Impl::drop_kv() {
+  if (scheduler_.holds_kv()) note(kDropped);
   scheduler_.preempt_all();
+}
+
+void RolloutEngine::Impl::release_kv() {
+  drop_kv();
   cache_ = KvCache();
 }
 
@@ -115,8 +120,7 @@ result<void> RolloutEngine::Impl::acquire_kv() {
 }
 
 void RolloutEngine::Impl::release_weights() {
-  note(kReleased);
-  scheduler_.preempt_all();
+  drop_kv();
   store_.drop(WeightStore::State::kEmpty);
 }
 

@@ -41,6 +41,41 @@ struct Problem {
   }
 };
 
+TEST(PackedMatrix, PutsEveryPartWhereItsOutputAndInputSay) {
+  constexpr std::uint64_t kSeed = 5;
+  SCOPED_TRACE(fmt::format("seed {}", kSeed));
+  Rng rng(kSeed);
+  const auto pick = [&](std::int64_t below) {
+    return static_cast<std::int64_t>(rng.below(static_cast<std::uint64_t>(below)));
+  };
+  for (int round = 0; round < 400; ++round) {
+    PackedMatrix matrix(1 + pick(70), 1 + pick(30));
+    const std::int64_t inputs = matrix.inputs();
+    MatrixPart part;
+    part.first_output = pick(matrix.outputs());
+    part.outputs = 1 + pick(matrix.outputs() - part.first_output);
+    part.first_input = pick(inputs);
+    part.inputs = 1 + pick(inputs - part.first_input);
+    const std::int64_t stride = part.inputs + pick(9);
+    std::vector<float> weight(static_cast<std::size_t>(part.outputs * stride));
+    for (float& w : weight) w = static_cast<float>(rng.normal());
+    matrix.write(part, weight.data(), stride);
+    for (std::int64_t o = 0; o < padded(matrix.outputs()); ++o)
+      for (std::int64_t k = 0; k < inputs; ++k) {
+        const std::int64_t row = o - part.first_output;
+        const std::int64_t col = k - part.first_input;
+        const bool inside = row >= 0 && row < part.outputs && col >= 0 && col < part.inputs;
+        const float wanted = inside ? weight[static_cast<std::size_t>(row * stride + col)] : 0.0f;
+        ASSERT_EQ(matrix.panels()[(o / kLanes * inputs + k) * kLanes + o % kLanes], wanted)
+            << "round " << round << ", output " << o << ", input " << k;
+      }
+  }
+  PackedMatrix matrix(4, 4);
+  const std::vector<float> weight(16);
+  EXPECT_THROW(matrix.write({2, 3, 0, 1}, weight.data(), 4), CheckFailure);
+  EXPECT_THROW(matrix.write({0, 1, 3, 2}, weight.data(), 4), CheckFailure);
+}
+
 TEST(PackedGemm, EqualsOneScalarChainPerElementOnEveryPath) {
   constexpr std::int64_t kRows = 23;
   for (const Shape shape : {Shape{1, 1}, Shape{7, 5}, Shape{64, 172}, Shape{172, 64}, Shape{33, 16},

@@ -309,6 +309,23 @@ TEST(BatchScheduler, HoldsNewGroupsBackWhilePausedAndFinishesThoseThatBegan) {
   simulation.run_to_end();
 }
 
+TEST(BatchScheduler, RefusesToRunOnKvOfAnEarlierEra) {
+  for (const bool preempted : {true, false}) {
+    Simulation simulation({.running_sequences = 2, .step_tokens = 64}, 40);
+    simulation.add(20, {5, 5, 5, 5});  // two run, two wait to fork from the trunk
+    simulation.step();
+    simulation.step();
+    EXPECT_TRUE(simulation.scheduler_.holds_kv());
+    if (preempted) simulation.scheduler_.preempt_all();
+    EXPECT_EQ(simulation.scheduler_.holds_kv(), !preempted);
+    simulation.scheduler_.new_era();
+    if (preempted)
+      simulation.run_to_end();
+    else
+      EXPECT_THROW(simulation.step(), CheckFailure);
+  }
+}
+
 TEST(BatchScheduler, ChecksItsCallers) {
   Simulation simulation({.running_sequences = 4, .step_tokens = 64}, 40);
   PromptGroup& group = simulation.add(10, {5, 5});

@@ -206,6 +206,20 @@ TEST(TensorParallel, NoticesRanksThatDiverge) {
       history);
 }
 
+TEST(TensorParallel, LetsOneRankSleepAloneWhileNothingRuns) {
+  const ModelConfig config = tiny_config();
+  const WeightSet weights = weights_for(config);
+  on_ranks(2, [&](runtime::Collective& tp) {
+    auto engine = rank_engine(config, weights, tp);
+    const auto before = generate_all(*engine, {short_request(1)});
+    if (tp.rank() == 1) {
+      ASSERT_TRUE(engine->sleep(SleepLevel::kKv));
+      ASSERT_TRUE(engine->wake(MemoryTag::kKv));
+    }
+    expect_identical(generate_all(*engine, {short_request(1)}), before, "woken");
+  });
+}
+
 TEST(TensorParallel, NamesTheRankThatCannotStep) {
   const ModelConfig config = tiny_config();
   const WeightSet weights = weights_for(config);
