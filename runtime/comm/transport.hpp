@@ -65,7 +65,7 @@ using PullSource =
 
 enum class TransportLanes : std::uint8_t {
   kAuto,  ///< direct copies on one host, else RDMA where there is any, else TCP
-  kTcp,   ///< TCP only
+  kTcp,   ///< TCP only; nobody is permitted to read this process's memory
   /// Shared memory of UCX; same host only. A process that is killed while it sends leaves its half
   /// written message in the receiver's queue, and nobody's messages pass it (UCX 1.13): for
   /// processes that live and die together.

@@ -188,7 +188,7 @@ void UcxTransport::run(TransportOptions options,
     return opened.set_value(fail(ErrorCode::kIo, "transport of {}: no random numbers", name));
   self.probe = probe_;
   self.probe_place = reinterpret_cast<std::uintptr_t>(probe_.data());
-  if (options.direct_copy) permit_direct_reads();
+  if (options.direct_copy && options.lanes != TransportLanes::kTcp) permit_direct_reads();
   auto lanes = (*worker)->address();
   if (!lanes) return opened.set_value(fail(std::move(lanes).error()));
   self.lanes = *std::move(lanes);
