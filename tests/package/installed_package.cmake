@@ -27,9 +27,9 @@ run_step("install" ${CMAKE_COMMAND} --install ${TROUPE_BINARY_DIR} --prefix ${pr
 if(WITH_TORCH)
   run_step("install torch part" ${CMAKE_COMMAND} --install ${TROUPE_BINARY_DIR} --prefix ${prefix}
     --component development_torch)
-  run_step("install programs" ${CMAKE_COMMAND} --install ${TROUPE_BINARY_DIR} --prefix ${prefix}
-    --component programs)
 endif()
+run_step("install programs" ${CMAKE_COMMAND} --install ${TROUPE_BINARY_DIR} --prefix ${prefix}
+  --component programs)
 
 file(GLOB examples ${TROUPE_SOURCE_DIR}/apps/examples/*/CMakeLists.txt)
 if(NOT WITH_TORCH)
