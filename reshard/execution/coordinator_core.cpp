@@ -32,7 +32,8 @@ void CoordinatorCore::enter(State state, TimePoint now, Effects& effects) {
   waiting_.clear();
   for (const Member& member : options_.members) {
     if (lost_.count(member) != 0) continue;
-    if (state == State::kReceiving && member.side == Side::kSource) continue;
+    if (state == State::kReceiving && member.side == Side::kSource && !options_.sources_send)
+      continue;
     waiting_.insert(member);
   }
   for (const Member& member : waiting_) command(member, effects);
@@ -102,7 +103,8 @@ void CoordinatorCore::on_reply(const Reply& reply, TimePoint now, Effects& effec
                     (state_ == State::kAborting && reply.kind == ReplyKind::kAborted);
   if (!fits) return;  // an answer to an earlier step that was repeated
   if (state_ == State::kBeginning) addresses_[reply.from] = reply.address;
-  if (state_ == State::kReceiving) outcome_.received[reply.from] = reply.received;
+  if (state_ == State::kReceiving && reply.from.side == Side::kTarget)
+    outcome_.received[reply.from] = reply.received;
   if (state_ == State::kCommitting && reply.from.side == Side::kTarget)
     outcome_.committed.insert(reply.from);
   waiting_.erase(reply.from);

@@ -27,6 +27,7 @@ struct CoordinatorOptions {
   Duration receive_within = std::chrono::minutes(5);
   Duration commit_within = std::chrono::seconds(30);
   Duration repeat_every = std::chrono::seconds(2);  ///< a command without an answer
+  bool sources_send = false;  ///< they must act too: kReceive goes to them as well (NCCL)
 };
 
 struct PublicationOutcome {

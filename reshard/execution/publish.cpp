@@ -109,6 +109,7 @@ class Driver {
     core.id = options.id;
     core.checks = options.checks;
     core.begin_within = options.begin_within;
+    core.sources_send = options.sources_send;
     core.receive_within = options.receive_within;
     core.commit_within = options.commit_within;
     for (const MemberLink* link : members) core.members.push_back(link->member());

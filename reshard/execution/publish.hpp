@@ -37,6 +37,7 @@ struct PublishOptions {
   Duration begin_within = std::chrono::seconds(10);
   Duration receive_within = std::chrono::minutes(5);
   Duration commit_within = std::chrono::seconds(30);
+  bool sources_send = false;  ///< kReceive goes to sources too: members of NCCL need it
 };
 
 /// Blocks until the publication is over. The outcome tells what each target received.
