@@ -1,7 +1,8 @@
 // Rosters come from other processes: whatever they say, `plan` must answer with an error or with a
 // plan that writes each number of each target segment exactly once, from where its source has it.
 //
-// The bytes are read as small numbers, so that valid rosters are not rare.
+// The bytes choose tensors, how each side cuts them and who holds which part; then they may change
+// a few fields to anything. Without such a start hardly an input would pass the checks.
 
 #include "reshard/plan.hpp"
 #include "runtime/base/check.hpp"
@@ -11,6 +12,7 @@
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace {
 
@@ -19,16 +21,16 @@ using namespace troupe::reshard;
 class Bytes {
  public:
   Bytes(const std::uint8_t* data, std::size_t size) : data_(data), size_(size) {}
-  /// 0 up to bound − 1; now and then any number, for the checks of ranges.
-  std::int64_t below(std::int64_t bound) {
-    const std::int64_t byte = next();
-    if (byte < 255) return byte % bound;
-    std::uint64_t wild = 0;
-    for (int i = 0; i < 8; ++i) wild = wild << 8U | static_cast<std::uint64_t>(next());
-    return static_cast<std::int64_t>(wild);
-  }
   std::int64_t next() { return at_ < size_ ? data_[at_++] : 0; }
-  bool empty() const { return at_ >= size_; }
+  std::int64_t below(std::int64_t bound) { return next() % bound; }
+  /// A small number, or any at all.
+  std::int64_t wild() {
+    const std::int64_t byte = next();
+    if (byte < 200) return byte % 16 - 1;
+    std::uint64_t any = 0;
+    for (int i = 0; i < 8; ++i) any = any << 8U | static_cast<std::uint64_t>(next());
+    return static_cast<std::int64_t>(any);
+  }
 
  private:
   const std::uint8_t* data_;
@@ -38,31 +40,98 @@ class Bytes {
 
 std::int32_t narrow(std::int64_t value) { return static_cast<std::int32_t>(value); }
 
-Roster read_roster(Bytes& in) {
-  Roster roster;
-  const std::int64_t tensors = 1 + in.next() % 3;
-  for (std::int64_t t = 0; t < tensors; ++t)
-    roster.tensors.push_back({.name = std::string(1, static_cast<char>('a' + t)),
-                              .dtype = static_cast<DType>(in.next() % 8),
-                              .rows = in.below(6),
-                              .cols = in.below(4),
-                              .layer = narrow(in.below(3))});
-  const std::int64_t ranks = in.next() % 5;
-  for (std::int64_t r = 0; r < ranks; ++r) {
-    RankLayout rank{.rank = narrow(in.below(8)),
-                    .node = narrow(in.below(3)),
-                    .segments = {},
-                    .buffer_elements = {in.below(64), in.below(64)}};
-    const std::int64_t segments = in.next() % 6;
-    for (std::int64_t s = 0; s < segments; ++s)
-      rank.segments.push_back({.tensor = narrow(in.below(3)),
-                               .box = {in.below(4), in.below(6), in.below(3), in.below(4)},
-                               .buffer = narrow(in.below(2)),
-                               .offset = in.below(64),
-                               .row_stride = in.below(6)});
-    roster.ranks.push_back(std::move(rank));
+std::vector<TensorInfo> read_tensors(Bytes& in) {
+  std::vector<TensorInfo> tensors;
+  const std::int64_t count = 1 + in.below(3);
+  for (std::int64_t t = 0; t < count; ++t)
+    tensors.push_back({.name = std::string(1, static_cast<char>('a' + t)),
+                       .dtype = static_cast<DType>(in.below(8)),
+                       .rows = 1 + in.below(6),
+                       .cols = 1 + in.below(4),
+                       .layer = narrow(in.below(3))});
+  return tensors;
+}
+
+void cut(Bytes& in, const Box& box, int depth, std::vector<Box>& parts) {
+  const std::int64_t choice = in.below(4);
+  Box a = box;
+  Box b = box;
+  if (depth > 0 && choice == 1 && box.rows() > 1) {
+    a.row_end = b.row_begin = box.row_begin + 1 + in.below(box.rows() - 1);
+  } else if (depth > 0 && choice == 2 && box.cols() > 1) {
+    a.col_end = b.col_begin = box.col_begin + 1 + in.below(box.cols() - 1);
+  } else {
+    parts.push_back(box);
+    return;
+  }
+  cut(in, a, depth - 1, parts);
+  cut(in, b, depth - 1, parts);
+}
+
+/// One buffer for each tensor; each part goes to the ranks that a mask of bits names.
+Roster read_roster(Bytes& in, const std::vector<TensorInfo>& tensors) {
+  Roster roster{.tensors = tensors, .ranks = {}};
+  const std::int64_t ranks = 1 + in.below(5);
+  const std::int32_t first_rank = narrow(in.below(6));
+  const std::int32_t per_node = narrow(1 + in.below(3));
+  for (std::int32_t r = first_rank; r < first_rank + ranks; ++r)
+    roster.ranks.push_back({.rank = r,
+                            .node = r / per_node,
+                            .segments = {},
+                            .buffer_elements = std::vector<std::int64_t>(tensors.size(), 0)});
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    std::vector<Box> parts;
+    cut(in, whole(tensors[t]), 3, parts);
+    for (const Box& box : parts) {
+      const auto mask = static_cast<std::uint64_t>(in.next()) | std::uint64_t{1} << in.below(ranks);
+      for (std::size_t r = 0; r < roster.ranks.size(); ++r) {
+        if ((mask >> r & 1U) == 0) continue;
+        std::int64_t& size = roster.ranks[r].buffer_elements[t];
+        const std::int64_t stride = box.cols() + in.below(2);
+        roster.ranks[r].segments.push_back({.tensor = narrow(static_cast<std::int64_t>(t)),
+                                            .box = box,
+                                            .buffer = narrow(static_cast<std::int64_t>(t)),
+                                            .offset = size,
+                                            .row_stride = stride});
+        size += box.rows() * stride;
+      }
+    }
   }
   return roster;
+}
+
+void change_segment(Bytes& in, Segment& segment) {
+  std::int64_t* const fields[] = {&segment.box.row_begin, &segment.box.row_end,
+                                  &segment.box.col_begin, &segment.box.col_end,
+                                  &segment.offset,        &segment.row_stride};
+  const std::int64_t choice = in.below(8);
+  const std::int64_t value = in.wild();
+  if (choice == 6)
+    segment.tensor = narrow(value);
+  else if (choice == 7)
+    segment.buffer = narrow(value);
+  else
+    *fields[choice] = value;
+}
+
+/// One field of the roster becomes something else.
+void change(Bytes& in, Roster& roster) {
+  TensorInfo& tensor = roster.tensors[static_cast<std::size_t>(
+      in.below(static_cast<std::int64_t>(roster.tensors.size())))];
+  RankLayout& rank = roster.ranks[static_cast<std::size_t>(
+      in.below(static_cast<std::int64_t>(roster.ranks.size())))];
+  const std::int64_t choice = in.below(8);
+  const std::int64_t value = in.wild();
+  if (choice == 0) tensor.rows = value;
+  if (choice == 1) tensor.cols = value;
+  if (choice == 2) tensor.layer = narrow(value);
+  if (choice == 3) tensor.name = std::string(static_cast<std::size_t>(value & 3), 'a');
+  if (choice == 4) rank.rank = narrow(value);
+  if (choice == 5) rank.node = narrow(value);
+  if (choice == 6) rank.buffer_elements[0] = value;
+  if (choice == 7 && !rank.segments.empty())
+    change_segment(in, rank.segments[static_cast<std::size_t>(
+                           in.below(static_cast<std::int64_t>(rank.segments.size())))]);
 }
 
 const RankLayout& layout_of(const Roster& roster, std::int32_t rank) {
@@ -102,9 +171,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   Bytes in(data, size);
   PlanOptions options{.cell_bytes_max = 1 + in.next(), .ops_max = 4096};
   options.relay = static_cast<RelayMode>(in.next() % 3);
-  const Roster source = read_roster(in);
-  const bool same = in.next() % 2 == 0;  // plans that succeed are rare otherwise
-  const Roster target = same ? source : read_roster(in);
+  const std::vector<TensorInfo> tensors = read_tensors(in);
+  Roster source = read_roster(in, tensors);
+  Roster target = read_roster(in, tensors);
+  for (std::int64_t changes = in.below(4); changes > 0; --changes)
+    change(in, in.below(2) == 0 ? source : target);
   const auto planned = plan(source, target, options);
   if (planned) check_plan(*planned, source, target);
   TROUPE_CHECK(plan_digest(source, target, options) == plan_digest(source, target, options),
