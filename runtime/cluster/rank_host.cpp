@@ -3,6 +3,7 @@
 #include "runtime/base/log.hpp"
 #include "runtime/base/network.hpp"
 #include "runtime/cluster/node_protocol.hpp"
+#include "runtime/comm/lane_interfaces.hpp"
 #include "runtime/group/actor_system.hpp"
 #include "runtime/group/rank_server.hpp"
 #include "runtime/link/dialler.hpp"
@@ -155,6 +156,7 @@ result<void> RankProcess::open(const RankPrograms& programs, const std::string& 
   serving.record = record;
   serving.programs = &programs;
   serving.device_lanes = agent_parts.lanes;
+  TROUPE_TRY(serving.lanes, lanes_of_environment());
   TROUPE_TRY(const auto dialled, parse_host_port(record.controller));
   TROUPE_TRY(serving.host, local_address_towards(dialled.host, dialled.port));
   server = std::make_unique<RankServer>(std::move(serving));

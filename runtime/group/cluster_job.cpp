@@ -87,6 +87,10 @@ result<std::unique_ptr<ClusterJob>> ClusterJob::open(ActorSystem& system, LinkHu
                                                      RankLauncher& launcher,
                                                      ClusterJobOptions options) {
   TROUPE_TRY_VOID(check_job_name("job", options.job));
+  if (options.lanes == TransportLanes::kAuto) {
+    TROUPE_TRY(options.lanes, lanes_of_environment());
+  }
+  if (options.lanes == TransportLanes::kTcp) options.environment.emplace(kLanesVariable, "tcp");
   std::unique_ptr<ClusterJob> job(new ClusterJob(system, launcher, std::move(options)));
   TROUPE_TRY(job->key_, make_session_key());
   TROUPE_TRY(const SessionKey session, make_session_key());

@@ -47,6 +47,7 @@ struct ClusterJobOptions {
   /// Columns travel by reference over the data plane; without it they travel whole, and only if
   /// they fit a frame.
   bool exchange = true;
+  /// Of this process and its ranks; kAuto: as TROUPE_LANES says (lane_interfaces.hpp).
   TransportLanes lanes = TransportLanes::kAuto;
   /// How long the report of a rank's end may come after its connection went down.
   Duration exit_report_within = std::chrono::seconds(1);
