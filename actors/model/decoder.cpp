@@ -27,16 +27,6 @@ at::Tensor index_tensor(std::span<const std::int64_t> values) {
   return out;
 }
 
-/// The box of a whole tensor that `local` is.
-void copy_box(const LocalTensor& local, std::span<const float> whole, std::span<float> target) {
-  const bool is_matrix = local.shape.size() > 1;
-  const std::int64_t columns = is_matrix ? local.shape[1] : 1;
-  const std::int64_t stride = is_matrix ? local.whole[1] : 1;
-  for (std::int64_t r = 0; r < local.shape[0]; ++r)
-    std::copy_n(whole.begin() + (local.row_begin + r) * stride + local.col_begin, columns,
-                target.begin() + r * columns);
-}
-
 }  // namespace
 
 Decoder::Decoder(const ModelConfig& config, const DecoderOptions& options)
@@ -75,29 +65,7 @@ result<std::unique_ptr<Decoder>> Decoder::create(const ModelConfig& config,
 }
 
 result<void> Decoder::set_weights(std::span<const NamedTensor> weights) {
-  std::unordered_map<std::string_view, const NamedTensor*> by_name;
-  for (const NamedTensor& tensor : weights)
-    if (!by_name.emplace(tensor.name, &tensor).second)
-      return fail(ErrorCode::kInvalidArgument, "weights: tensor {} is there twice", tensor.name);
-  for (const ParameterSegment& segment : parameters_.segments()) {
-    const auto found = by_name.find(segment.name);
-    if (found == by_name.end())
-      return fail(ErrorCode::kNotFound, "weights: tensor {} {} is missing", segment.name,
-                  shape_text(segment.shape));
-    const NamedTensor& tensor = *found->second;
-    if (tensor.shape != segment.tensor.whole)
-      return fail(ErrorCode::kInvalidArgument, "weights: tensor {} has shape {}, wanted {}",
-                  segment.name, shape_text(tensor.shape), shape_text(segment.tensor.whole));
-    const std::int64_t count = TensorShape{tensor.name, tensor.shape}.element_count();
-    if (static_cast<std::int64_t>(tensor.data.size()) != count)
-      return fail(ErrorCode::kInvalidArgument, "weights: tensor {} holds {} numbers, wanted {}",
-                  segment.name, tensor.data.size(), count);
-  }
-  for (const ParameterSegment& segment : parameters_.segments())
-    copy_box(segment.tensor, by_name.at(segment.name)->data,
-             parameters_.weights().subspan(static_cast<std::size_t>(segment.offset),
-                                           static_cast<std::size_t>(segment.count)));
-  return {};
+  return parameters_.set_weights(weights);
 }
 
 at::Tensor Decoder::hidden(const DecoderInput& input) {

@@ -212,6 +212,13 @@ std::span<float> FlatParameters::shard_gradients() {
   return floats_of(gradient_shard_.defined() ? gradient_shard_ : gradients_);
 }
 
+std::size_t FlatParameters::gradient_elements() const {
+  std::int64_t count = 0;
+  for (const at::Tensor* buffer : {&gradients_, &gradient_shard_})
+    if (buffer->defined()) count += buffer->numel();
+  return static_cast<std::size_t>(count);
+}
+
 void FlatParameters::zero_gradients() {
   TROUPE_CHECK(trainable_, "parameters: a frozen model has no gradients");
   if (gradients_.defined()) {

@@ -134,6 +134,10 @@ class FlatParameters {
   /// Gradients of `runs()`, after `reduce` where updates are cut. Empty unless allocated.
   std::span<float> shard_gradients();
   std::int64_t shard_elements() const { return shard_elements_; }
+  std::int64_t stored_elements() const { return weights_.numel(); }  ///< of weights()
+  std::int64_t shard_ranks() const { return ranks_; }
+  std::size_t gradient_elements()
+      const;  ///< allocated now, gradients of this rank's share included
   /// Views of the weights in canonical order; empty when they are cut.
   std::span<const NamedTensor> tensors() const { return tensors_; }
 
