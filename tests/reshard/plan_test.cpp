@@ -176,6 +176,36 @@ TEST(Plan, SplitsOnlyCellsThatTravelAndSharesThemAmongReplicas) {
   EXPECT_EQ(single_bytes.cells, 16) << "one number each, even of a single row";
 }
 
+TEST(Plan, CutsColumnsOnlyInTheRowsWhereABorderLies) {
+  // FSDP flat: 14 numbers in parts of 5, so that the borders lie inside row 2 and after row 4.
+  const LocalModel local{.tensors = {{.rows = 7, .cols = 2, .pieces = {{0, {0, 7, 0, 2}, 0}}}}};
+  const Roster target = whole_on({3}, 1, 7);
+  Roster source{.tensors = target.tensors, .ranks = {}};
+  for (std::int32_t r = 0; r < 3; ++r)
+    source.ranks.push_back(store_flat(local, {.rank = r, .node = r}, {.index = r, .count = 3}));
+  const Plan planned = made(plan(source, target));
+  std::vector<Box> boxes;
+  for (const Op& op : planned.ops) boxes.push_back(op.box());
+  EXPECT_THAT(boxes,
+              ::testing::UnorderedElementsAre(Box{0, 2, 0, 2}, Box{2, 3, 0, 1}, Box{2, 3, 1, 2},
+                                              Box{3, 5, 0, 2}, Box{5, 7, 0, 2}));
+}
+
+TEST(Plan, PlacesCellsWithoutAChoiceFirst) {
+  // Both ranks hold the first tensor, only rank 0 the second: rank 1 must send the first.
+  Roster source = whole_on({0, 1});
+  Roster target = whole_on({2});
+  for (Roster* roster : {&source, &target}) {
+    roster->tensors.push_back({.name = "x", .rows = 8, .cols = 2});
+    RankLayout& rank = roster->ranks[0];
+    rank.segments.push_back({.tensor = 1, .box = {0, 8, 0, 2}, .offset = 16, .row_stride = 2});
+    rank.buffer_elements = {32};
+  }
+  const Plan planned = made(plan(source, target));
+  EXPECT_EQ(planned.traffic[0].network_out_bytes, 64);
+  EXPECT_EQ(planned.traffic[1].network_out_bytes, 64);
+}
+
 TEST(Plan, RelaysWhenFewSourcesFeedManyNodes) {
   const Plan direct = made(plan(whole_on({0}), whole_on({1, 2, 3}), {.relay = RelayMode::kNever}));
   EXPECT_FALSE(direct.relays);

@@ -15,7 +15,7 @@
 namespace troupe::reshard::testing {
 namespace {
 
-constexpr auto kSpan = std::chrono::seconds(5);  // of each property
+constexpr auto kSpan = std::chrono::seconds(3);  // of each property
 
 void expect_traffic(const World& world, const PublicationOutcome& outcome) {
   std::int64_t network = 0;
