@@ -15,9 +15,16 @@ Bytes bytes_of(std::size_t floats) {
   return Bytes{static_cast<std::int64_t>(floats * sizeof(float))};
 }
 
-std::span<const float> floats_of(const at::Tensor& tensor) {
-  if (!tensor.defined()) return {};
-  return {tensor.data_ptr<float>(), static_cast<std::size_t>(tensor.numel())};
+DecoderPart decoder_part(const ModelConfig& config, const ParallelOptions& parallel,
+                         const TrainGroups& groups) {
+  const MeshPlace& place = groups.place();
+  DecoderPart part{
+      .tensor = groups.tensor(), .first = place.pp == 0, .last = place.pp + 1 == place.pp_size};
+  const std::vector<LayerRun> runs = layer_runs(config, parallel);
+  for (std::size_t r = static_cast<std::size_t>(place.pp); r < runs.size();
+       r += static_cast<std::size_t>(place.pp_size))
+    part.runs.push_back({.begin = runs[r].begin, .end = runs[r].end});
+  return part;
 }
 
 }  // namespace
@@ -30,16 +37,34 @@ result<std::unique_ptr<TrainEngine>> TrainEngine::create(const ModelConfig& conf
                                                          TrainEngineOptions options,
                                                          runtime::Collective* collective) {
   TROUPE_TRY_VOID(check_options(options));
+  TROUPE_TRY_VOID(config.validate());
+  TROUPE_TRY_VOID(
+      check_parallel(config, options.parallel, collective == nullptr ? 1 : collective->size()));
   auto impl = std::make_unique<Impl>();
   impl->options = options;
-  impl->collective = collective;
+  impl->groups = std::make_unique<TrainGroups>(collective, config, options.parallel,
+                                               options.collective_timeout);
   impl->use_threads();
-  TROUPE_TRY(impl->decoder, Decoder::create(config, weights,
-                                            {.trainable = options.trainable,
-                                             .value_head = options.head == ModelHead::kValue,
-                                             .recompute = options.recompute}));
+  const MeshPlace& place = impl->groups->place();
+  impl->shards = std::make_unique<ShardGroups>(options.parallel, place.dp, place.dp_size,
+                                               options.collective_timeout);
+  result<std::unique_ptr<Decoder>> decoder =
+      Decoder::create(config, weights,
+                      {.trainable = options.trainable,
+                       .value_head = options.head == ModelHead::kValue,
+                       .recompute = options.recompute,
+                       .part = decoder_part(config, options.parallel, *impl->groups),
+                       .shards = impl->shards->shards()});
+  // The groups are cut together, so a rank that cannot take part must say so first.
+  if (place.cut()) {
+    TROUPE_TRY_VOID(impl->agree(error_of(decoder), {}));
+    TROUPE_TRY_VOID(impl->begin());
+  }
+  TROUPE_TRY(impl->decoder, std::move(decoder));
+  FlatParameters& parameters = impl->decoder->parameters();
+  impl->weight_buffer = parameters.weights();
   if (options.trainable) {
-    const std::size_t floats = impl->decoder->parameters().weights().size();
+    const auto floats = static_cast<std::size_t>(parameters.shard_elements());
     impl->first_moment.assign(floats, 0.0F);
     impl->second_moment.assign(floats, 0.0F);
   }
@@ -50,52 +75,41 @@ void TrainEngine::Impl::use_threads() const {
   if (at::get_num_threads() != options.threads) at::set_num_threads(options.threads);
 }
 
-ModelOutput TrainEngine::Impl::forward(const MicroBatch& batch, double temperature) {
-  const at::Tensor hidden =
-      decoder->hidden({.tokens = batch.tokens, .offsets = batch.offsets, .rows = batch.rows});
-  if (critic()) return {.primary = decoder->values(hidden), .entropy = {}};
-  const at::Tensor targets =
-      torch::tensor(at::ArrayRef<std::int64_t>(batch.targets), torch::kInt64);
-  const TokenLogProb out = decoder->log_probs(
-      hidden, targets, {.temperature = temperature, .chunk_tokens = options.logit_chunk_tokens});
-  return {.primary = out.log_prob, .entropy = out.entropy};
-}
-
 result<TokenLogProbs> TrainEngine::log_probs(const PackedSequences& sequences, float temperature,
                                              bool want_entropy) {
-  if (impl_->critic())
-    return fail(ErrorCode::kInvalidArgument, "log_probs: this engine has a value head");
-  if (!(temperature > 0) || !std::isfinite(temperature))
-    return fail(ErrorCode::kInvalidArgument, "log_probs: temperature {} is not positive",
-                temperature);
-  impl_->use_threads();
-  TROUPE_TRY(const Shard shard, impl_->make_shard(sequences, {}, impl_->forward_tokens_max()));
-  const at::NoGradGuard no_gradient;
-  TokenLogProbs out;
-  out.log_probs.resize(shard.mask.size());
-  if (want_entropy) out.entropy.resize(shard.mask.size());
-  for (const MicroBatch& batch : shard.batches) {
-    if (batch.rows.empty()) continue;
-    const ModelOutput model = impl_->forward(batch, static_cast<double>(temperature));
-    batch.put(floats_of(model.primary), out.log_probs);
-    if (want_entropy) batch.put(floats_of(model.entropy), out.entropy);
-  }
-  return out;
+  TROUPE_TRY_VOID(impl_->begin());
+  const auto checked = [&]() -> result<Shard> {
+    if (impl_->critic())
+      return fail(ErrorCode::kInvalidArgument, "log_probs: this engine has a value head");
+    if (!(temperature > 0) || !std::isfinite(temperature))
+      return fail(ErrorCode::kInvalidArgument, "log_probs: temperature {} is not positive",
+                  temperature);
+    return impl_->make_shard(sequences, {}, impl_->forward_tokens_max());
+  };
+  result<Shard> shard = checked();
+  TROUPE_TRY_VOID(impl_->agree_replica(error_of(shard)));
+  TROUPE_TRY(ShardOutput out, impl_->forward_all(*shard, static_cast<double>(temperature)));
+  if (!want_entropy) out.entropy.clear();
+  return TokenLogProbs{.log_probs = std::move(out.primary), .entropy = std::move(out.entropy)};
 }
 
 result<std::vector<float>> TrainEngine::values(const PackedSequences& sequences) {
-  if (!impl_->critic())
-    return fail(ErrorCode::kInvalidArgument, "values: this engine has a language-model head");
-  impl_->use_threads();
-  TROUPE_TRY(const Shard shard, impl_->make_shard(sequences, {}, impl_->forward_tokens_max()));
-  const at::NoGradGuard no_gradient;
-  std::vector<float> out(shard.mask.size());
-  for (const MicroBatch& batch : shard.batches)
-    if (!batch.rows.empty()) batch.put(floats_of(impl_->forward(batch, 1.0).primary), out);
-  return out;
+  TROUPE_TRY_VOID(impl_->begin());
+  const auto checked = [&]() -> result<Shard> {
+    if (!impl_->critic())
+      return fail(ErrorCode::kInvalidArgument, "values: this engine has a language-model head");
+    return impl_->make_shard(sequences, {}, impl_->forward_tokens_max());
+  };
+  result<Shard> shard = checked();
+  TROUPE_TRY_VOID(impl_->agree_replica(error_of(shard)));
+  TROUPE_TRY(ShardOutput out, impl_->forward_all(*shard, 1.0));
+  return std::move(out.primary);
 }
 
 std::span<const NamedTensor> TrainEngine::weights() const {
+  TROUPE_CHECK(!impl_->groups->place().cut() && !impl_->decoder->parameters().weights_are_cut(),
+               "train engine: weights() of an engine that holds a part of the model only; its "
+               "layout() and buffers() say what");
   return impl_->decoder->parameters().tensors();
 }
 
@@ -118,15 +132,20 @@ const TrainEngineOptions& TrainEngine::options() const { return impl_->options; 
 TrainMemory TrainEngine::memory() const {
   FlatParameters& parameters = impl_->decoder->parameters();
   return {.weights = bytes_of(parameters.weights().size()),
-          .gradients = bytes_of(parameters.gradients().size()),
+          .gradients = bytes_of(parameters.gradient_elements()),
           .optimizer = bytes_of(impl_->first_moment.size() + impl_->second_moment.size()),
-          .activations_peak = Bytes{impl_->activations_peak}};
+          .activations_peak = Bytes{impl_->activations_peak},
+          .micro_batches_peak = impl_->micro_batches_peak,
+          .gathered = Bytes{parameters.gathered_bytes()},
+          .gathered_peak = Bytes{parameters.gathered_bytes_peak()}};
 }
 
 Bytes TrainEngine::offload() {
-  const Bytes freed = bytes_of(impl_->decoder->parameters().gradients().size());
-  impl_->decoder->parameters().release_gradients();
-  return freed;
+  FlatParameters& parameters = impl_->decoder->parameters();
+  const Bytes held = bytes_of(parameters.gradient_elements()) + Bytes{parameters.gathered_bytes()};
+  parameters.release_gradients();
+  parameters.trim();
+  return held - Bytes{parameters.gathered_bytes()};
 }
 
 void TrainEngine::onload() {

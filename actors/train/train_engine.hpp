@@ -24,7 +24,9 @@
 #include "actors/model/hf_folder.hpp"
 #include "actors/model/model_config.hpp"
 #include "actors/train/packed_sequences.hpp"
+#include "actors/train/sharded_state.hpp"
 #include "actors/train/train_options.hpp"
+#include "reshard/layout.hpp"
 #include "runtime/base/clock.hpp"
 #include "runtime/comm/collective.hpp"
 #include "runtime/observe/metrics.hpp"
@@ -133,9 +135,33 @@ class TrainEngine {
   const ModelConfig& config() const;
   const TrainEngineOptions& options() const;
 
+  /// Does every rank hold all weights and moments (no tensor or pipeline cut, no sharding).
+  bool is_whole() const;
+  /// Of a whole engine (CHECKed); sharded ones give pieces.
   TrainState state() const;
-  /// Restores counters, weights and moments exactly. All or nothing; errors name the tensor.
+  /// Restores counters, weights and moments exactly. All or nothing; errors name the tensor. Takes
+  /// whole tensors on any mesh.
   result<void> load_state(const std::string& json, std::span<const NamedTensor> tensors);
+
+  /// Counters as JSON text; of a sharded engine also the mesh that it runs on.
+  std::string state_json() const;
+  /// What this rank gives to a checkpoint: those of all ranks cover every tensor of `state()`
+  /// exactly once. None on ranks that hold a further copy. They view the buffers.
+  std::vector<StatePiece> state_pieces() const;
+  /// The same of the weights alone.
+  std::vector<StatePiece> weight_pieces() const;
+  /// All that this rank holds, and thus needs when it loads.
+  std::vector<StatePiece> held_pieces() const;
+  /// As load_state, from pieces cut for any mesh; they must cover what this rank holds once, and
+  /// others are ignored.
+  result<void> load_pieces(const std::string& json, std::span<const StatePiece> pieces);
+
+  /// The canonical tensors that `layout()` points into, in the order of `expected_tensors`.
+  std::vector<reshard::TensorInfo> tensors() const;
+  /// Where the weights lie in `buffers()`; rank is that of the collective, node 0. Fixed for life.
+  reshard::RankLayout layout() const;
+  /// The f32 weights of this rank; addresses are stable for life.
+  std::span<const std::span<const float>> buffers() const;
 
   TrainMemory memory() const;
   /// Gives back what is not needed between updates (the gradient buffer). On CPU, device memory

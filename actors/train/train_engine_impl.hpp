@@ -6,7 +6,9 @@
 
 #include "actors/model/decoder.hpp"
 #include "actors/train/micro_batch.hpp"
+#include "actors/train/sharded_groups.hpp"
 #include "actors/train/train_engine.hpp"
+#include "actors/train/train_groups.hpp"
 
 #include <functional>
 #include <optional>
@@ -53,16 +55,29 @@ struct StepReport {
   bool skipped = false;
 };
 
+/// Response-packed outputs of a whole shard; `entropy` is empty for a critic.
+struct ShardOutput {
+  std::vector<float> primary;
+  std::vector<float> entropy;
+};
+
 struct TrainEngine::Impl {
   TrainEngineOptions options;
-  runtime::Collective* collective = nullptr;
-  std::unique_ptr<Decoder> decoder;
+  std::unique_ptr<TrainGroups> groups;
+  std::unique_ptr<ShardGroups> shards;
+  std::unique_ptr<Decoder> decoder;  // it, and its autograd nodes, point into both
+  std::span<const float> weight_buffer;
   std::vector<float> first_moment;
   std::vector<float> second_moment;
   std::int64_t steps = 0;
   std::int64_t metered_tokens = 0;  // largest micro-batch whose activations were measured
   std::int64_t activations_peak = 0;
+  std::int64_t micro_batches_peak = 0;  // most (run, micro-batch) pairs held at once
 
+  /// For the first line of each call: LibTorch's thread count belongs to the calling thread, and
+  /// the groups to an epoch.
+  result<void> begin();
+  void use_threads() const;
   /// Checks and cuts; errors are the caller's input.
   result<Shard> make_shard(const PackedSequences& sequences, std::span<const std::uint8_t> mask,
                            std::int64_t tokens_max) const;
@@ -70,25 +85,87 @@ struct TrainEngine::Impl {
     return options.forward_tokens_max > 0 ? options.forward_tokens_max
                                           : options.micro_batch_tokens_max;
   }
-  ModelOutput forward(const MicroBatch& batch, double temperature);
-  /// Sums the counts of all ranks, and learns whether any rank failed: then this rank's own error,
-  /// or kAborted naming the first other one. One collective.
+
+  /// Sums the counts of all dp coordinates, and learns whether any rank failed: then this rank's
+  /// own error, or kAborted naming the first other one. One collective.
   result<TokenCounts> agree(const std::optional<Error>& mine, TokenCounts counts);
-  /// Forward, loss and backward over all micro-batches; gradients add up. No collective.
-  result<void> accumulate(const Shard& shard, double temperature, const BatchLoss& loss);
-  /// accumulate, then the sum over ranks, clip and AdamW. Two collectives.
-  result<StepReport> optimize(const Shard& shard, double temperature, TokenCounts global,
-                              const BatchLoss& loss);
-  StepReport apply_gradients(bool nothing_to_learn);
-  Deadline deadline() const { return Deadline::in(options.collective_timeout); }
+  /// Whether any rank with the same sequences failed; no collective unless the model is cut.
+  result<void> agree_replica(const std::optional<Error>& mine);
+  /// Hands on what a collective of a part of the world gave; every rank is told of a failure.
+  template <class T>
+  result<T> told(result<T> outcome) const {
+    if (!outcome) groups->abort(outcome.error());
+    return outcome;
+  }
+  /// Runs `work`, which may throw what a collective inside autograd reports; every rank is told.
+  result<void> guarded(const std::function<result<void>()>& work);
+
+  /// Outputs of a shard without gradients, the same on all ranks with the same sequences. No
+  /// collective unless the model is cut.
+  result<ShardOutput> forward_all(Shard& shard, double temperature);
+  /// Forward, loss and backward over all micro-batches; gradients add up. No collective unless the
+  /// model is cut. `loss` is called on the ranks that have the head; an error of it comes back at
+  /// the end, so that peers are not left alone in the middle.
+  result<void> accumulate(Shard& shard, double temperature, const BatchLoss& loss);
+  /// accumulate, then the sum over ranks, clip and AdamW. Two collectives, if the model is whole.
+  /// `sums`, filled by `loss`, are then the same on all ranks with the same sequences.
+  result<StepReport> optimize(Shard& shard, double temperature, TokenCounts global,
+                              const BatchLoss& loss, WeightedSums& sums);
+
+  // What depends on how buffers are cut over ranks (sharded_step.cpp).
+  bool is_whole() const {
+    return !groups->place().cut() && !decoder->parameters().updates_are_cut();
+  }
+  /// Gathering a unit is collective, so ranks that share weights walk equally many micro-batches:
+  /// drops those that predict nothing and adds idle ones. No collective unless weights are cut.
+  result<void> level(Shard& shard);
+  /// Sums gradients over data-parallel ranks and the ends of a pipeline, in rank order.
+  result<void> sum_gradients();
+  /// √Σ g² over everything that the ranks own, each number once; the same on all ranks.
+  result<double> global_gradient_norm();
+  /// Clip and AdamW on what this rank updates; then all have the weights that they hold.
+  result<StepReport> apply_gradients(bool nothing_to_learn);
+  /// Every number that this rank holds (train_state.cpp).
+  std::vector<StateTarget> state_targets();
+
+  ModelOutput head(const MicroBatch& batch, const at::Tensor& hidden, double temperature);
+  void forward_whole(const Shard& shard, double temperature, ShardOutput& out);
+  result<void> accumulate_whole(const Shard& shard, double temperature, const BatchLoss& loss);
+  /// The same through the stages of a pipeline (pipeline.cpp).
+  void forward_pipeline(const Shard& shard, double temperature, ShardOutput& out);
+  result<void> accumulate_pipeline(const Shard& shard, double temperature, const BatchLoss& loss);
+  /// The last stage's sums on every stage.
+  result<void> share_sums(WeightedSums& sums);
+  /// Adds up what first and last stage learnt about a tied embedding (sharded_step.cpp).
+  result<void> sum_tied_embedding();
+
+  Deadline deadline() const { return groups->deadline(); }
   bool critic() const { return options.head == ModelHead::kValue; }
-  /// For the first line of each call: LibTorch's thread count belongs to the calling thread.
-  void use_threads() const;
 };
+
+/// The micro-batch as the decoder takes it.
+inline DecoderInput input_of(const MicroBatch& batch) {
+  return {.tokens = batch.tokens, .offsets = batch.offsets, .rows = batch.rows};
+}
+/// One step of the loss of a micro-batch with outputs `out`: what flows back into it. After an
+/// error, which stays in `error`, zero.
+OutputGradient loss_gradient(const BatchLoss& loss, std::size_t batch, const ModelOutput& out,
+                             std::optional<Error>& error);
+/// Backward from the model's outputs; gradients that are all zero stop nothing.
+void backward(const ModelOutput& out, OutputGradient& gradient);
+/// Writes the outputs of a micro-batch to their places.
+void put_output(const MicroBatch& batch, const ModelOutput& model, ShardOutput& out);
 
 /// kInvalidArgument unless `values` is response-packed for `tokens` (or empty, when `optional`).
 result<void> check_size(std::span<const float> values, std::int64_t tokens, std::string_view name,
                         bool optional = false);
+
+/// Error of a result, for `agree`.
+template <class T>
+std::optional<Error> error_of(const result<T>& value) {
+  if (value) return std::nullopt;
+  return value.error();
+}
 
 /// Adds (sum, weight) pairs as weighted means.
 void add_metrics(const WeightedSums& sums, runtime::Metrics& metrics);

@@ -103,8 +103,13 @@ struct TrainMemory {
   Bytes weights;           ///< fp32; they are the optimizer's masters too, there is no second copy
   Bytes gradients;         ///< fp32; 0 after `offload` until the next update
   Bytes optimizer;         ///< two fp32 moments; 0 when not trainable
-  Bytes activations_peak;  ///< most bytes saved for backward by one micro-batch so far
-  Bytes total() const { return weights + gradients + optimizer + activations_peak; }
+  Bytes activations_peak;  ///< most bytes saved for backward by one micro-batch so far; with
+                           ///< pipeline stages, by all that were in flight at once
+  /// Most micro-batches that were in flight at once so far, counted once per run of layers.
+  std::int64_t micro_batches_peak = 0;
+  Bytes gathered;       ///< of units gathered from other ranks, with fully sharded weights
+  Bytes gathered_peak;  ///< the most of that so far
+  Bytes total() const { return weights + gradients + optimizer + activations_peak + gathered; }
 };
 
 }  // namespace troupe::actors

@@ -1,13 +1,12 @@
 // What every update does between its checks and its metrics: agree, accumulate, sum, clip, step.
-#include "actors/train/adamw.hpp"
 #include "actors/train/allocation_meter.hpp"
 #include "actors/train/train_engine_impl.hpp"
 #include "runtime/base/check.hpp"
+#include "runtime/task/failure.hpp"
 
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 namespace troupe::actors {
@@ -23,20 +22,6 @@ at::Tensor wrap(std::vector<float>& values) {
   if (values.empty()) return {};
   return torch::from_blob(values.data(), {static_cast<std::int64_t>(values.size())},
                           torch::kFloat32);
-}
-
-void backward(const ModelOutput& out, OutputGradient& gradient) {
-  torch::autograd::variable_list outputs;
-  torch::autograd::variable_list gradients;
-  if (!gradient.primary.empty()) {
-    outputs.push_back(out.primary);
-    gradients.push_back(wrap(gradient.primary));
-  }
-  if (!gradient.entropy.empty()) {
-    outputs.push_back(out.entropy);
-    gradients.push_back(wrap(gradient.entropy));
-  }
-  if (!outputs.empty()) torch::autograd::backward(outputs, gradients);
 }
 
 }  // namespace
@@ -66,9 +51,8 @@ void add_step_metrics(const StepReport& report, std::string_view prefix,
 result<Shard> TrainEngine::Impl::make_shard(const PackedSequences& sequences,
                                             std::span<const std::uint8_t> mask,
                                             std::int64_t tokens_max) const {
-  TROUPE_TRY_VOID(
-      check_sequences(sequences, decoder->config().vocab_size,
-                      std::min(tokens_max, decoder->config().positions_max)));
+  TROUPE_TRY_VOID(check_sequences(sequences, decoder->config().vocab_size,
+                                  std::min(tokens_max, decoder->config().positions_max)));
   Shard shard;
   const auto tokens = static_cast<std::size_t>(sequences.response_tokens());
   if (mask.empty())
@@ -86,29 +70,139 @@ result<Shard> TrainEngine::Impl::make_shard(const PackedSequences& sequences,
   return shard;
 }
 
+result<void> TrainEngine::Impl::begin() {
+  use_threads();
+  TROUPE_TRY_VOID(groups->refresh());
+  if (groups->dp() == nullptr) return {};
+  return told(shards->refresh(groups->dp(), groups->world()->epoch()));
+}
+
 result<TokenCounts> TrainEngine::Impl::agree(const std::optional<Error>& mine, TokenCounts counts) {
-  if (collective == nullptr) {
+  runtime::Collective* world = groups->world();
+  if (world == nullptr) {
     if (mine) return fail(*mine);
     return counts;
   }
   constexpr std::size_t kWords = 3;
   const std::vector<std::int64_t> word = {counts.tokens, counts.sequences, mine ? 1 : 0};
-  std::vector<std::int64_t> all(kWords * static_cast<std::size_t>(collective->size()));
-  TROUPE_TRY_VOID(collective->all_gather(word, all, deadline()));
+  std::vector<std::int64_t> all(kWords * static_cast<std::size_t>(world->size()));
+  TROUPE_TRY_VOID(world->all_gather(word, all, deadline()));
   if (mine) return fail(*mine);
-  TokenCounts sum;
-  for (std::size_t r = 0; r * kWords < all.size(); ++r) {
+  for (std::size_t r = 0; r * kWords < all.size(); ++r)
     if (all[r * kWords + 2] != 0)
-      return fail(ErrorCode::kAborted, "{}: rank {} refused its share of the update",
-                  collective->name(), r);
-    sum += TokenCounts{.tokens = all[r * kWords], .sequences = all[r * kWords + 1]};
+      return fail(ErrorCode::kAborted, "{}: rank {} refused its share of the update", world->name(),
+                  r);
+  TokenCounts sum;
+  for (int r = 0; r < world->size(); ++r) {
+    const MeshPlace place = mesh_place(options.parallel, r, world->size());
+    const auto at = [&all](int rank) { return kWords * static_cast<std::size_t>(rank); };
+    const int speaker = place.dp * place.tp_size;
+    if (r == speaker)
+      sum += TokenCounts{.tokens = all[at(r)], .sequences = all[at(r) + 1]};
+    else if (all[at(r)] != all[at(speaker)] || all[at(r) + 1] != all[at(speaker) + 1])
+      return fail(ErrorCode::kConflict,
+                  "{}: rank {} got {} tokens in {} sequences, rank {} of the same data-parallel "
+                  "part {} in {}",
+                  world->name(), r, all[at(r)], all[at(r) + 1], speaker, all[at(speaker)],
+                  all[at(speaker) + 1]);
   }
   return sum;
 }
 
-result<void> TrainEngine::Impl::accumulate(const Shard& shard, double temperature,
-                                           const BatchLoss& loss) {
-  decoder->parameters().zero_gradients();
+result<void> TrainEngine::Impl::agree_replica(const std::optional<Error>& mine) {
+  if (decoder->parameters().weights_are_cut()) {
+    TROUPE_TRY_VOID(agree(mine, {}));
+    return {};
+  }
+  runtime::Collective* peers = groups->replica();
+  if (peers == nullptr) {
+    if (mine) return fail(*mine);
+    return {};
+  }
+  std::vector<std::int64_t> all(static_cast<std::size_t>(peers->size()));
+  const std::vector<std::int64_t> word = {mine ? 1 : 0};
+  TROUPE_TRY_VOID(told(peers->all_gather(word, all, deadline())));
+  if (mine) return fail(*mine);
+  const auto refused = std::ranges::find(all, 1);
+  if (refused == all.end()) return {};
+  return fail(ErrorCode::kAborted, "{}: rank {} refused its sequences", peers->name(),
+              refused - all.begin());
+}
+
+result<void> TrainEngine::Impl::guarded(const std::function<result<void>()>& work) {
+  try {
+    const result<void> done = work();
+    TROUPE_TRY_VOID(told(decoder->parameters().take_failure()));
+    return done;
+  } catch (const runtime::Failure& failure) {
+    groups->abort(failure.error());
+    return fail(failure.error());
+  }
+}
+
+void backward(const ModelOutput& out, OutputGradient& gradient) {
+  // Peers meet in backward, so it runs even where there is nothing to learn.
+  const auto size = static_cast<std::size_t>(out.primary.numel());
+  if (gradient.primary.empty()) gradient.primary.assign(size, 0.0F);
+  torch::autograd::variable_list outputs = {out.primary};
+  torch::autograd::variable_list gradients = {wrap(gradient.primary)};
+  if (!gradient.entropy.empty()) {
+    outputs.push_back(out.entropy);
+    gradients.push_back(wrap(gradient.entropy));
+  }
+  torch::autograd::backward(outputs, gradients);
+}
+
+OutputGradient loss_gradient(const BatchLoss& loss, std::size_t batch, const ModelOutput& out,
+                             std::optional<Error>& error) {
+  if (error) return {};
+  result<OutputGradient> gradient =
+      loss(batch, {.primary = floats_of(out.primary), .entropy = floats_of(out.entropy)});
+  if (gradient) return std::move(*gradient);
+  error = gradient.error();
+  return {};
+}
+
+void put_output(const MicroBatch& batch, const ModelOutput& model, ShardOutput& out) {
+  batch.put(floats_of(model.primary), out.primary);
+  if (model.entropy.defined()) batch.put(floats_of(model.entropy), out.entropy);
+}
+
+ModelOutput TrainEngine::Impl::head(const MicroBatch& batch, const at::Tensor& hidden,
+                                    double temperature) {
+  if (critic()) return {.primary = decoder->values(hidden), .entropy = {}};
+  const at::Tensor targets =
+      torch::tensor(at::ArrayRef<std::int64_t>(batch.targets), torch::kInt64);
+  const TokenLogProb out = decoder->log_probs(
+      hidden, targets, {.temperature = temperature, .chunk_tokens = options.logit_chunk_tokens});
+  return {.primary = out.log_prob, .entropy = out.entropy};
+}
+
+void TrainEngine::Impl::forward_whole(const Shard& shard, double temperature, ShardOutput& out) {
+  for (const MicroBatch& batch : shard.batches)
+    if (!batch.rows.empty())
+      put_output(batch, head(batch, decoder->hidden(input_of(batch)), temperature), out);
+}
+
+result<ShardOutput> TrainEngine::Impl::forward_all(Shard& shard, double temperature) {
+  TROUPE_TRY_VOID(level(shard));
+  ShardOutput out;
+  out.primary.resize(shard.mask.size());
+  if (!critic()) out.entropy.resize(shard.mask.size());
+  TROUPE_TRY_VOID(guarded([&]() -> result<void> {
+    const at::NoGradGuard no_gradient;
+    if (groups->pp() == nullptr)
+      forward_whole(shard, temperature, out);
+    else
+      forward_pipeline(shard, temperature, out);
+    return {};
+  }));
+  return out;
+}
+
+result<void> TrainEngine::Impl::accumulate_whole(const Shard& shard, double temperature,
+                                                 const BatchLoss& loss) {
+  std::optional<Error> error;
   for (std::size_t b = 0; b < shard.batches.size(); ++b) {
     const MicroBatch& batch = shard.batches[b];
     if (batch.rows.empty()) continue;
@@ -117,47 +211,44 @@ result<void> TrainEngine::Impl::accumulate(const Shard& shard, double temperatur
     std::optional<AllocationMeter> meter;
     if (tokens > metered_tokens) meter.emplace();
     {
-      const ModelOutput out = forward(batch, temperature);
-      TROUPE_TRY(OutputGradient gradient,
-                 loss(b, {.primary = floats_of(out.primary), .entropy = floats_of(out.entropy)}));
+      const ModelOutput out = head(batch, decoder->hidden(input_of(batch)), temperature);
+      OutputGradient gradient = loss_gradient(loss, b, out, error);
       backward(out, gradient);
     }
     if (meter) {
       metered_tokens = tokens;
       activations_peak = std::max(activations_peak, meter->peak_bytes());
     }
+    micro_batches_peak = std::max<std::int64_t>(micro_batches_peak, 1);
   }
+  if (error) return fail(*error);
   return {};
 }
 
-result<StepReport> TrainEngine::Impl::optimize(const Shard& shard, double temperature,
-                                               TokenCounts global, const BatchLoss& loss) {
-  const result<void> done = accumulate(shard, temperature, loss);
-  TROUPE_TRY_VOID(agree(done ? std::nullopt : std::optional<Error>(done.error()), {}));
-  if (collective != nullptr)
-    TROUPE_TRY_VOID(collective->all_reduce(decoder->parameters().gradients(),
-                                           runtime::ReduceOp::kSum, deadline()));
-  return apply_gradients(global.tokens == 0);
+result<void> TrainEngine::Impl::accumulate(Shard& shard, double temperature,
+                                           const BatchLoss& loss) {
+  decoder->parameters().zero_gradients();
+  TROUPE_TRY_VOID(level(shard));
+  const BatchLoss of_work = [&](std::size_t b, ModelValues values) -> result<OutputGradient> {
+    if (shard.batches[b].origin.empty()) return OutputGradient{};
+    return loss(b, values);
+  };
+  return guarded([&] {
+    return groups->pp() == nullptr ? accumulate_whole(shard, temperature, of_work)
+                                   : accumulate_pipeline(shard, temperature, of_work);
+  });
 }
 
-StepReport TrainEngine::Impl::apply_gradients(bool nothing_to_learn) {
-  FlatParameters& parameters = decoder->parameters();
-  StepReport report{.gradient_norm = gradient_norm(parameters.gradients()),
-                    .lr = learning_rate(options.optimizer, steps),
-                    .skipped = false};
-  report.skipped = nothing_to_learn || !std::isfinite(report.gradient_norm);
-  if (report.skipped) return report;  // equal on all ranks: the gradients have the same bits
-  ++steps;
-  const double scale = clip_factor(report.gradient_norm, options.optimizer.grad_norm_max);
-  for (const ParameterSegment& segment : parameters.segments()) {
-    const auto at = static_cast<std::size_t>(segment.offset);
-    const auto count = static_cast<std::size_t>(segment.count);
-    adamw(options.optimizer,
-          {.lr = report.lr, .gradient_scale = scale, .step = steps, .decay = segment.is_matrix()},
-          parameters.weights().subspan(at, count), parameters.gradients().subspan(at, count),
-          std::span(first_moment).subspan(at, count), std::span(second_moment).subspan(at, count));
-  }
-  return report;
+result<StepReport> TrainEngine::Impl::optimize(Shard& shard, double temperature, TokenCounts global,
+                                               const BatchLoss& loss, WeightedSums& sums) {
+  const result<void> done = accumulate(shard, temperature, loss);
+  TROUPE_TRY_VOID(agree(done ? std::nullopt : std::optional<Error>(done.error()), shard.counts));
+  const auto finish = [&]() -> result<StepReport> {
+    TROUPE_TRY_VOID(share_sums(sums));
+    TROUPE_TRY_VOID(sum_gradients());
+    return apply_gradients(global.tokens == 0);
+  };
+  return told(finish());  // only a collective can fail there
 }
 
 }  // namespace troupe::actors

@@ -73,13 +73,6 @@ result<void> check_update(const PackedSequences& sequences, const PolicyUpdate& 
   return {};
 }
 
-/// Error of a result, for `agree`.
-template <class T>
-std::optional<Error> error_of(const result<T>& value) {
-  if (value) return std::nullopt;
-  return value.error();
-}
-
 /// make_shard after `check`, as one result.
 template <class Check>
 result<Shard> checked_shard(const TrainEngine::Impl& impl, const PackedSequences& sequences,
@@ -90,32 +83,32 @@ result<Shard> checked_shard(const TrainEngine::Impl& impl, const PackedSequences
 }
 
 /// Stage 1 and 2 of losses that select tokens: one forward pass and two collectives.
-result<TokenSelection> select_tokens(TrainEngine::Impl& impl, const Shard& shard,
+result<TokenSelection> select_tokens(TrainEngine::Impl& impl, Shard& shard,
                                      const PolicyUpdate& update,
                                      const PolicyLossOptions& loss_options,
                                      const LossNormaliser& normaliser) {
   const auto collect = [&]() -> result<CovarianceStatistics> {
-    const at::NoGradGuard no_gradient;
+    TROUPE_TRY(const ShardOutput output,
+               impl.forward_all(shard, static_cast<double>(update.temperature)));
     CovarianceStatistics statistics;
     for (std::size_t b = 0; b < shard.batches.size(); ++b) {
       if (shard.batches[b].rows.empty()) continue;
       const PolicyPart part(shard.batches[b], update);
-      const at::Tensor log_probs =
-          impl.forward(shard.batches[b], static_cast<double>(update.temperature)).primary;
-      const std::span<const float> values(log_probs.data_ptr<float>(),
-                                          static_cast<std::size_t>(log_probs.numel()));
-      TROUPE_TRY(const CovarianceStatistics found,
-                 update.loss.collect(part.loss_input(shard, b, values, normaliser), loss_options));
+      const std::vector<float> log_probs =
+          shard.batches[b].part(std::span<const float>(output.primary));
+      TROUPE_TRY(
+          const CovarianceStatistics found,
+          update.loss.collect(part.loss_input(shard, b, log_probs, normaliser), loss_options));
       statistics.merge(found);
     }
     return statistics;
   };
   result<CovarianceStatistics> statistics = collect();
-  TROUPE_TRY_VOID(impl.agree(error_of(statistics), {}));
-  if (impl.collective != nullptr) {
+  TROUPE_TRY_VOID(impl.agree(error_of(statistics), shard.counts));
+  if (runtime::Collective* dp = impl.groups->dp(); dp != nullptr) {
     const std::vector<std::int64_t> mine = statistics->to_words();
-    TROUPE_TRY(const auto parts, impl.collective->all_gather_variable<std::int64_t>(
-                                     std::span<const std::int64_t>(mine), impl.deadline()));
+    TROUPE_TRY(const auto parts, impl.told(dp->all_gather_variable<std::int64_t>(
+                                     std::span<const std::int64_t>(mine), impl.deadline())));
     std::vector<std::int64_t> words;
     for (const std::vector<std::int64_t>& part : parts)
       words.insert(words.end(), part.begin(), part.end());
@@ -131,9 +124,9 @@ result<TokenSelection> select_tokens(TrainEngine::Impl& impl, const Shard& shard
 result<Metrics> TrainEngine::update_policy(const PackedSequences& sequences,
                                            const PolicyUpdate& update) {
   TROUPE_TRY_VOID(check_trainable(impl_->options, ModelHead::kLanguage, "update_policy"));
-  impl_->use_threads();
-  const result<Shard> shard = checked_shard(*impl_, sequences, update.mask,
-                                            [&] { return check_update(sequences, update); });
+  TROUPE_TRY_VOID(impl_->begin());
+  result<Shard> shard = checked_shard(*impl_, sequences, update.mask,
+                                      [&] { return check_update(sequences, update); });
   TROUPE_TRY(const TokenCounts global,
              impl_->agree(error_of(shard), shard ? shard->counts : TokenCounts{}));
   const LossNormaliser normaliser{.global = global, .scale_factor = update.loss_scale_factor};
@@ -157,7 +150,7 @@ result<Metrics> TrainEngine::update_policy(const PackedSequences& sequences,
                           .entropy = std::move(out.entropy_gradient)};
   };
   TROUPE_TRY(const StepReport report,
-             impl_->optimize(*shard, static_cast<double>(update.temperature), global, loss));
+             impl_->optimize(*shard, static_cast<double>(update.temperature), global, loss, sums));
   Metrics metrics;
   add_metrics(sums, metrics);
   add_step_metrics(report, "actor", metrics);
@@ -169,8 +162,8 @@ result<Metrics> TrainEngine::update_policy(const PackedSequences& sequences,
 result<Metrics> TrainEngine::update_value(const PackedSequences& sequences,
                                           const ValueUpdate& update) {
   TROUPE_TRY_VOID(check_trainable(impl_->options, ModelHead::kValue, "update_value"));
-  impl_->use_threads();
-  const result<Shard> shard = checked_shard(*impl_, sequences, update.mask, [&]() -> result<void> {
+  TROUPE_TRY_VOID(impl_->begin());
+  result<Shard> shard = checked_shard(*impl_, sequences, update.mask, [&]() -> result<void> {
     const std::int64_t tokens = sequences.response_tokens();
     TROUPE_TRY_VOID(check_size(update.returns, tokens, "returns"));
     return check_size(update.old_values, tokens, "old_values", update.options.clip <= 0);
@@ -192,7 +185,7 @@ result<Metrics> TrainEngine::update_value(const PackedSequences& sequences,
     sums.merge(out.metrics);
     return OutputGradient{.primary = std::move(out.loss.gradient), .entropy = {}};
   };
-  TROUPE_TRY(const StepReport report, impl_->optimize(*shard, 1.0, global, loss));
+  TROUPE_TRY(const StepReport report, impl_->optimize(*shard, 1.0, global, loss, sums));
   Metrics metrics;
   add_metrics(sums, metrics);
   add_step_metrics(report, "critic", metrics);
@@ -202,9 +195,8 @@ result<Metrics> TrainEngine::update_value(const PackedSequences& sequences,
 result<Metrics> TrainEngine::update_sft(const PackedSequences& sequences,
                                         std::span<const std::uint8_t> mask) {
   TROUPE_TRY_VOID(check_trainable(impl_->options, ModelHead::kLanguage, "update_sft"));
-  impl_->use_threads();
-  const result<Shard> shard =
-      impl_->make_shard(sequences, mask, impl_->options.micro_batch_tokens_max);
+  TROUPE_TRY_VOID(impl_->begin());
+  result<Shard> shard = impl_->make_shard(sequences, mask, impl_->options.micro_batch_tokens_max);
   TROUPE_TRY(const TokenCounts global,
              impl_->agree(error_of(shard), shard ? shard->counts : TokenCounts{}));
   WeightedSums sums;
@@ -224,7 +216,7 @@ result<Metrics> TrainEngine::update_sft(const PackedSequences& sequences,
     sums.add("train/loss", total, count);
     return gradient;
   };
-  TROUPE_TRY(const StepReport report, impl_->optimize(*shard, 1.0, global, loss));
+  TROUPE_TRY(const StepReport report, impl_->optimize(*shard, 1.0, global, loss, sums));
   Metrics metrics;
   add_metrics(sums, metrics);
   add_step_metrics(report, "train", metrics);
@@ -234,24 +226,19 @@ result<Metrics> TrainEngine::update_sft(const PackedSequences& sequences,
 
 result<double> TrainEngine::sft_loss(const PackedSequences& sequences,
                                      std::span<const std::uint8_t> mask) {
-  impl_->use_threads();
-  const auto local = [&]() -> result<std::pair<TokenCounts, double>> {
-    if (impl_->critic())
-      return fail(ErrorCode::kInvalidArgument, "sft_loss: this engine has a value head");
-    TROUPE_TRY(const Shard shard,
-               impl_->make_shard(sequences, mask, impl_->options.micro_batch_tokens_max));
-    TROUPE_TRY(const TokenLogProbs all, log_probs(sequences, 1.0F));
-    double total = 0;
-    for (std::size_t t = 0; t < shard.mask.size(); ++t)
-      if (shard.mask[t] != 0) total -= static_cast<double>(all.log_probs[t]);
-    return std::pair{shard.counts, total};
-  }();
+  TROUPE_TRY_VOID(impl_->begin());
+  if (impl_->critic())
+    return fail(ErrorCode::kInvalidArgument, "sft_loss: this engine has a value head");
+  result<Shard> shard = impl_->make_shard(sequences, mask, impl_->forward_tokens_max());
   TROUPE_TRY(const TokenCounts global,
-             impl_->agree(error_of(local), local ? local->first : TokenCounts{}));
-  double total = local->second;
-  if (impl_->collective != nullptr) {
-    TROUPE_TRY(total, runtime::all_reduce_value(*impl_->collective, total, runtime::ReduceOp::kSum,
-                                                impl_->deadline()));
+             impl_->agree(error_of(shard), shard ? shard->counts : TokenCounts{}));
+  TROUPE_TRY(const ShardOutput all, impl_->forward_all(*shard, 1.0));
+  double total = 0;
+  for (std::size_t t = 0; t < shard->mask.size(); ++t)
+    if (shard->mask[t] != 0) total -= static_cast<double>(all.primary[t]);
+  if (runtime::Collective* dp = impl_->groups->dp(); dp != nullptr) {
+    TROUPE_TRY(total, impl_->told(runtime::all_reduce_value(*dp, total, runtime::ReduceOp::kSum,
+                                                            impl_->deadline())));
   }
   return global.tokens == 0 ? 0.0 : total / static_cast<double>(global.tokens);
 }
