@@ -28,7 +28,7 @@ TEST(TensorParallel, GivesTheTokensOfOneRankForEveryModel) {
   for (const TpModel& model : tp_models()) {
     const WeightSet weights = weights_for(model.config, 3);
     Rng rng(11);
-    const auto requests = random_requests(rng, 10, model.config.vocab_size);
+    const auto requests = random_requests(rng, 6, model.config.vocab_size);
     auto alone = engine_for(model.config, weights);
     const auto wanted = generate_all(*alone, requests);
     for (const int size : model.sizes) {
