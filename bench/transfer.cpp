@@ -16,25 +16,20 @@
 // (`ucp_am_bw`). With --check it ends with 1 when a ratio is below 0.7, or when perftest (package
 // ucx-utils) is not there.
 
+#include "bench/perftest.hpp"
 #include "runtime/base/check.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/exchange/column_exchange.hpp"
 #include "tests/support/line_child.hpp"
 
 #include <fmt/format.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <chrono>
 #include <cstdint>
-#include <cstdlib>
 #include <filesystem>
 #include <iostream>
-#include <optional>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -151,80 +146,6 @@ class Reader {
   Batch batch_;
 };
 
-std::optional<std::string> find_perftest() {
-  std::istringstream folders(std::getenv("PATH") == nullptr ? "/usr/bin" : std::getenv("PATH"));
-  for (std::string folder; std::getline(folders, folder, ':');) {
-    const auto program = std::filesystem::path(folder) / "ucx_perftest";
-    if (std::filesystem::exists(program)) return program.string();
-  }
-  return std::nullopt;
-}
-
-/// A port that was free a moment ago; perftest cannot pick one by itself.
-int free_port() {
-  const int descriptor = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  const bool bound = ::bind(descriptor, reinterpret_cast<sockaddr*>(&address), size) == 0 &&
-                     ::getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &size) == 0;
-  ::close(descriptor);
-  TROUPE_CHECK(bound, "no free port");
-  return ntohs(address.sin_port);
-}
-
-/// MiB/s of `ucx_perftest -t ucp_am_bw`, about `span` long at `guess` MiB/s.
-double perftest(const std::string& program, const std::string& lanes, std::int64_t bytes,
-                double guess, std::chrono::milliseconds span) {
-  const char* transports = lanes == "cma" ? "posix,sysv,cma" : lanes == "tcp" ? "tcp" : "posix";
-  ::setenv("UCX_TLS", transports, 1);
-  if (lanes == "tcp") ::setenv("UCX_NET_DEVICES", "lo", 1);
-  ::setenv("UCX_WARN_UNUSED_ENV_VARS", "n", 1);
-  const double wanted =
-      std::chrono::duration<double>(span).count() * guess * kMiB / static_cast<double>(bytes);
-  const auto count = static_cast<std::int64_t>(std::clamp(wanted, 6.0, 1e6));
-  const std::vector<std::string> common{program,
-                                        "-t",
-                                        "ucp_am_bw",
-                                        "-s",
-                                        std::to_string(bytes),
-                                        "-n",
-                                        std::to_string(count),
-                                        "-w",
-                                        std::to_string(std::min<std::int64_t>(count / 5 + 2, 1000)),
-                                        "-p",
-                                        std::to_string(free_port()),
-                                        "-f"};
-  LineChild server(common);
-  std::this_thread::sleep_for(300ms);  // it does not say when it listens
-  std::vector<std::string> command = common;
-  command.insert(command.begin() + 1, "127.0.0.1");
-  LineChild client(command);
-  double speed = 0;
-  try {
-    for (;;) {
-      std::istringstream words(client.hear(20s));
-      std::vector<double> numbers;
-      for (double number = 0; words >> number;) numbers.push_back(number);
-      if (numbers.size() == 8) speed = numbers[5];  // overall bandwidth
-    }
-  } catch (const std::runtime_error&) {  // its output ends
-  }
-  ::unsetenv("UCX_TLS");
-  ::unsetenv("UCX_NET_DEVICES");
-  TROUPE_CHECK(speed > 0, "ucx_perftest over {} says no bandwidth", transports);
-  return speed;
-}
-
-/// 0 of nothing.
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 /// True when the bar holds for every size.
 bool compare(const Options& options, const std::string& program, const std::string& lanes) {
   constexpr auto kSpan = 200ms;
@@ -234,6 +155,10 @@ bool compare(const Options& options, const std::string& program, const std::stri
        {64L << 10, 256L << 10, 1L << 20, 4L << 20, 16L << 20, 64L << 20, 256L << 20}) {
     if (options.bytes != 0 && bytes != options.bytes) continue;
     reader.choose(bytes);
+    const auto run = [&](const std::string& over, double guess) {
+      return bench::PerftestRun{
+          .program = program, .lanes = over, .bytes = bytes, .guess = guess, .span = kSpan};
+    };
     std::vector<double> ours, theirs, ratios;
     double guess = 1000;
     for (int round = 0; round < options.rounds; ++round) {
@@ -247,7 +172,7 @@ bool compare(const Options& options, const std::string& program, const std::stri
     const double ratio = median(ratios);
     std::string more;
     if (lanes == "shm" && !program.empty())
-      more = fmt::format("   (cma {:.0f})", perftest(program, "cma", bytes, guess, kSpan));
+      more = fmt::format("   (cma {:.0f})", bench::perftest(program, "cma", bytes, guess, kSpan));
     const bool held = lanes == "fifo" || ratio >= kBar;
     all = all && held;
     fmt::print(
@@ -279,7 +204,7 @@ int main(int argc, char** argv) {
   if (argc == 3 && std::string_view(argv[1]) == "--owner") return run_owner(argv[2]);
   log::set_up(log::Level::kError);
   const Options options = parse(argc, argv);
-  const std::string program = options.alone ? "" : find_perftest().value_or("");
+  const std::string program = options.alone ? "" : bench::find_perftest().value_or("");
   if (program.empty() && !options.alone)
     fmt::print("ucx_perftest is not there (package ucx-utils): no comparison\n");
   bool all = true;
