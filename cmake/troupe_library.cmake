@@ -76,7 +76,8 @@ function(troupe_test name)
       LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/lsan_suppressions.txt)
   if(TROUPE_SANITIZE MATCHES thread)
     # UCX's hooks of madvise run in threads that TSan has already taken leave of.
-    list(APPEND arg_ENVIRONMENT UCX_MEM_EVENTS=n)
+    list(APPEND arg_ENVIRONMENT UCX_MEM_EVENTS=n
+      TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/tsan_suppressions.txt)
   endif()
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 300)
