@@ -13,11 +13,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <cstring>
 #include <mutex>
+#include <optional>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -32,10 +34,10 @@ struct FreeAddresses {
 };
 using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
 
-result<Addresses> look_up(const HostPort& address, bool to_listen) {
+result<Addresses> look_up(const HostPort& address, int flags) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICSERV | (to_listen ? AI_PASSIVE : 0);
+  hints.ai_flags = AI_NUMERICSERV | flags;
   addrinfo* list = nullptr;
   const int code =
       ::getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &list);
@@ -56,11 +58,35 @@ bool is_loopback(const sockaddr* address) {
   return IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
 }
 
+/// What a look-up shares with the dialler, which may be gone before it ends.
+struct Doorbell {
+  const int event = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  std::atomic<int> look_ups{0};
+
+  Doorbell() = default;
+  ~Doorbell() {
+    if (event >= 0) ::close(event);
+  }
+  Doorbell(const Doorbell&) = delete;
+  Doorbell& operator=(const Doorbell&) = delete;
+  void ring() const {
+    const std::uint64_t one = 1;
+    (void)!::write(event, &one, sizeof one);  // a full counter rings as well
+  }
+};
+
+/// The answer of a look-up, once it is there.
+struct LookUp {
+  std::mutex mutex;  // guards answer
+  std::optional<result<Addresses>> answer;
+};
+
 /// One attempt: the addresses of a host, tried in turn.
 struct Attempt {
   HostPort address;
   Deadline deadline;
   Dialler::Connected connected;
+  std::shared_ptr<LookUp> look_up{};  ///< while the name is being looked up
   Addresses addresses{};
   const addrinfo* next = nullptr;
   int descriptor = -1;
@@ -99,8 +125,33 @@ bool try_next(Attempt& attempt) {
   return false;
 }
 
+/// Starts to connect; true when the attempt is over and has called back.
+bool connect(Attempt& attempt, result<Addresses> addresses) {
+  attempt.look_up = nullptr;
+  if (!addresses) {
+    attempt.end(fail(std::move(addresses).error()));
+    return true;
+  }
+  attempt.addresses = *std::move(addresses);
+  attempt.next = attempt.addresses.get();
+  if (try_next(attempt)) return false;
+  attempt.end(fail(attempt.error(ErrorCode::kIo, attempt.last_reason)));
+  return true;
+}
+
 /// True when the attempt is over and has called back.
 bool advance(Attempt& attempt, bool writable) {
+  if (attempt.look_up != nullptr) {
+    std::optional<result<Addresses>> answer;
+    {
+      const std::lock_guard lock(attempt.look_up->mutex);
+      answer = std::exchange(attempt.look_up->answer, std::nullopt);
+    }
+    if (answer) return connect(attempt, *std::move(answer));
+    if (!attempt.deadline.passed()) return false;
+    attempt.end(fail(attempt.error(ErrorCode::kDeadline, "name not looked up by the deadline")));
+    return true;
+  }
   if (writable) {
     int code = 0;
     socklen_t size = sizeof code;
@@ -143,35 +194,43 @@ struct Dialler::State {
   std::mutex mutex;  // guards incoming and stop
   std::vector<std::unique_ptr<Attempt>> incoming;
   bool stop = false;
-  int event = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  const std::shared_ptr<Doorbell> bell = std::make_shared<Doorbell>();
+  std::function<void(const std::string&)> before_look_up;
   std::vector<std::unique_ptr<Attempt>> running;  // the thread's own
   std::thread thread;
 
-  void ring() const {
-    const std::uint64_t one = 1;
-    (void)!::write(event, &one, sizeof one);  // a full counter rings as well
-  }
-
   void begin(std::unique_ptr<Attempt> attempt) {
-    auto addresses = look_up(attempt->address, false);
-    if (!addresses) {
-      attempt->end(fail(std::move(addresses).error()));
+    if (auto numeric = look_up(attempt->address, AI_NUMERICHOST)) {
+      if (!connect(*attempt, std::move(numeric))) running.push_back(std::move(attempt));
       return;
     }
-    attempt->addresses = std::move(*addresses);
-    attempt->next = attempt->addresses.get();
-    if (try_next(*attempt)) {
-      running.push_back(std::move(attempt));
-    } else {
-      attempt->end(fail(attempt->error(ErrorCode::kIo, attempt->last_reason)));
+    if (bell->look_ups.load() >= kLookUpsMax) {
+      attempt->end(fail(attempt->error(ErrorCode::kResourceExhausted,
+                                       fmt::format("{} names are being looked up", kLookUpsMax))));
+      return;
     }
+    bell->look_ups.fetch_add(1);
+    attempt->look_up = std::make_shared<LookUp>();
+    // Nothing can interrupt it, so nobody may have to wait for it.
+    std::thread([address = attempt->address, before = before_look_up, bell = bell,
+                 answer = attempt->look_up] {
+      if (before) before(address.host);
+      auto found = look_up(address, 0);
+      {
+        const std::lock_guard lock(answer->mutex);
+        answer->answer = std::move(found);
+      }
+      bell->look_ups.fetch_sub(1);
+      bell->ring();
+    }).detach();
+    running.push_back(std::move(attempt));
   }
 
   void wait_and_advance() {
-    std::vector<pollfd> wanted{{event, POLLIN, 0}};
+    std::vector<pollfd> wanted{{bell->event, POLLIN, 0}};
     TimePoint first = TimePoint::max();
     for (const auto& attempt : running) {
-      wanted.push_back({attempt->descriptor, POLLOUT, 0});
+      wanted.push_back({attempt->descriptor, POLLOUT, 0});  // -1, during a look-up, is skipped
       first = std::min(first, attempt->deadline.at);
     }
     int limit_ms = -1;
@@ -181,7 +240,7 @@ struct Dialler::State {
     }
     ::poll(wanted.data(), wanted.size(), limit_ms);
     std::uint64_t count = 0;
-    (void)!::read(event, &count, sizeof count);
+    (void)!::read(bell->event, &count, sizeof count);
     std::vector<std::unique_ptr<Attempt>> still;
     for (std::size_t i = 0; i < running.size(); ++i) {
       const bool writable = wanted[i + 1].revents != 0;
@@ -210,8 +269,10 @@ struct Dialler::State {
   }
 };
 
-Dialler::Dialler() : state_(std::make_unique<State>()) {
-  TROUPE_CHECK(state_->event >= 0, "dialler: no eventfd: {}", error_text(errno));
+Dialler::Dialler(std::function<void(const std::string&)> before_look_up)
+    : state_(std::make_unique<State>()) {
+  state_->before_look_up = std::move(before_look_up);
+  TROUPE_CHECK(state_->bell->event >= 0, "dialler: no eventfd: {}", error_text(errno));
   state_->thread = std::thread([state = state_.get()] { state->run(); });
 }
 
@@ -220,9 +281,8 @@ Dialler::~Dialler() {
     const std::lock_guard lock(state_->mutex);
     state_->stop = true;
   }
-  state_->ring();
+  state_->bell->ring();
   state_->thread.join();
-  ::close(state_->event);
 }
 
 void Dialler::dial(HostPort address, Deadline deadline, Connected connected) {
@@ -232,11 +292,11 @@ void Dialler::dial(HostPort address, Deadline deadline, Connected connected) {
     const std::lock_guard lock(state_->mutex);
     state_->incoming.push_back(std::move(attempt));
   }
-  state_->ring();
+  state_->bell->ring();
 }
 
 result<int> open_listener(const HostPort& address, bool only_loopback) {
-  TROUPE_TRY(const Addresses addresses, look_up(address, true));
+  TROUPE_TRY(const Addresses addresses, look_up(address, AI_PASSIVE));
   if (only_loopback) {
     for (const addrinfo* one = addresses.get(); one != nullptr; one = one->ai_next) {
       if (!is_loopback(one->ai_addr))

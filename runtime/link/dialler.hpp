@@ -2,8 +2,9 @@
 
 // `Dialler`: connects sockets without blocking anybody but a thread of its own.
 //
-// Ownership: the hub's. All attempts are under way at once; only looking up a name blocks the
-// thread, and so delays other attempts (numeric addresses need no look-up).
+// Ownership: the hub's. All attempts are under way at once. A name is looked up on a thread of its
+// own, which nothing can interrupt: an attempt whose deadline passes leaves it behind, and it ends
+// by itself; at most kLookUpsMax are under way. Numeric addresses need none.
 // **Threads:** any; the callback runs on the dialler's thread.
 // **Invariants:** each attempt calls back exactly once: a connected, non-blocking socket that the
 // callee owns, or an error. Destruction ends open attempts with kCancelled.
@@ -29,7 +30,9 @@ result<HostPort> parse_host_port(const std::string& address);
 class Dialler {
  public:
   using Connected = std::function<void(result<int>)>;
-  Dialler();
+  static constexpr int kLookUpsMax = 32;
+  /// `before_look_up` is called with each name on the thread that looks it up (tests).
+  explicit Dialler(std::function<void(const std::string&)> before_look_up = {});
   ~Dialler();
   Dialler(const Dialler&) = delete;
   Dialler& operator=(const Dialler&) = delete;
