@@ -1,12 +1,12 @@
 #include "actors/rollout/model_share.hpp"
 
+#include "reshard/stages.hpp"
+
+#include <numeric>
+
 namespace troupe::actors {
-namespace {
 
-/// Vocabulary rows are padded to this before they are cut, whatever the number of ranks.
-constexpr std::int64_t kVocabMultiple = 64;
-
-}  // namespace
+std::int64_t vocab_multiple(std::int64_t size) { return std::lcm(std::int64_t{64}, size); }
 
 ModelShare whole_model(const ModelConfig& config) {
   ModelShare share;
@@ -23,22 +23,22 @@ result<ModelShare> share_of(const ModelConfig& config, std::int64_t rank, std::i
                 "rollout engine: {} {} cannot be cut over {} tensor-parallel ranks", count, what,
                 size);
   };
-  const std::int64_t vocab =
-      (config.vocab_size + kVocabMultiple - 1) / kVocabMultiple * kVocabMultiple;
   if (config.head_count % size != 0) return refuse("query heads", config.head_count);
   if (config.kv_head_count % size != 0 && size % config.kv_head_count != 0)
     return refuse("kv heads", config.kv_head_count);
-  if (config.intermediate_size % size != 0) return refuse("mlp columns", config.intermediate_size);
-  if (vocab % size != 0) return refuse("padded vocabulary rows", vocab);
+  if (config.intermediate_size < size) return refuse("mlp columns", config.intermediate_size);
+  const std::int64_t multiple = vocab_multiple(size);
+  const std::int64_t vocab = (config.vocab_size + multiple - 1) / multiple * multiple;
+  const reshard::Range mlp = reshard::even_part(config.intermediate_size, size, rank);
   share.rank = rank;
   share.size = size;
   share.local.head_count = config.head_count / size;
   share.local.kv_head_count = std::max<std::int64_t>(1, config.kv_head_count / size);
-  share.local.intermediate_size = config.intermediate_size / size;
+  share.local.intermediate_size = mlp.size();
   share.local.vocab_size = vocab / size;
   share.q_head_begin = rank * share.local.head_count;
   share.kv_head_begin = rank * config.kv_head_count / size;  // size / K neighbours share one
-  share.mlp_begin = rank * share.local.intermediate_size;
+  share.mlp_begin = mlp.begin;
   return share;
 }
 

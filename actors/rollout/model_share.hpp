@@ -2,9 +2,10 @@
 
 // The share of a decoder that one rank of a tensor-parallel group holds and computes.
 //
-// Query heads, mlp columns and vocabulary rows are cut evenly (the vocabulary padded to a multiple
-// of 64 first); kv heads are cut evenly or, when there are fewer than ranks, held by size / K
-// neighbours each. Norms and row-parallel biases are whole on every rank.
+// Query heads and kv heads are cut evenly; where there are fewer kv heads than ranks, size / K
+// neighbours hold each. Mlp columns are cut as evenly as they can be. The vocabulary is padded to a
+// multiple of 64 and of the ranks, then cut evenly. Norms and row-parallel biases are whole on
+// every rank.
 // **Threads:** values and pure functions.
 // **Invariants:** what a rank's query heads need of kv heads, the rank holds; over all ranks every
 // query head, mlp column and vocabulary row occurs once.
@@ -36,7 +37,10 @@ struct ModelShare {
   std::int64_t vocab_end(std::int64_t of) const { return vocab_begin(of + 1); }
 };
 
-/// kInvalidArgument naming what does not divide, with both numbers.
+/// What the vocabulary of an engine of `size` ranks is padded to a multiple of.
+std::int64_t vocab_multiple(std::int64_t size);
+
+/// kInvalidArgument naming what cannot be cut, with both numbers.
 result<ModelShare> share_of(const ModelConfig& config, std::int64_t rank, std::int64_t size);
 
 /// All of the model on one rank.

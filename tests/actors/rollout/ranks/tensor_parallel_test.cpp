@@ -98,11 +98,9 @@ TEST(TensorParallel, RefusesWhatDoesNotDivideWithBothNumbers) {
   ModelConfig odd = config;
   odd.head_count = 12;
   odd.kv_head_count = 6;
-  odd.intermediate_size = 48;
   refused(odd, 4, {"6 kv heads", "4 tensor-parallel ranks"});
-  refused(odd, 3, {"64 padded vocabulary rows", "3 tensor-parallel ranks"});
-  odd.intermediate_size = 50;
-  refused(odd, 3, {"50 mlp columns", "3 tensor-parallel ranks"});
+  odd.intermediate_size = 5;
+  refused(odd, 6, {"5 mlp columns", "6 tensor-parallel ranks"});
   on_ranks(3, [&](runtime::Collective& tp) {
     expect_error(RolloutEngine::create(config, patient(), &tp), ErrorCode::kInvalidArgument,
                  {"4 query heads", "3 tensor-parallel ranks"});

@@ -70,7 +70,13 @@ inline std::vector<TpModel> tp_models() {
   many.kv_head_count = 8;
   many.family = ModelFamily::kQwen3;
   many.qk_norm = true;
+  ModelConfig uneven = wide;  // 18, 17 and 17 mlp columns; 64, 64 and 22 tokens
+  uneven.head_count = 6;
+  uneven.kv_head_count = 3;
+  uneven.intermediate_size = 52;
+  uneven.vocab_size = 150;
   return {{"tied", tiny_config(), {2, 4}},
+          {"uneven", uneven, {3}},
           {"llama", switched_config(ModelFamily::kLlama), {2, 4}},
           {"qwen2", switched_config(ModelFamily::kQwen2), {2, 4}},
           {"qwen3", switched_config(ModelFamily::kQwen3), {2, 4}},

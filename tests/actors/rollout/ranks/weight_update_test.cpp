@@ -131,32 +131,67 @@ TEST(WeightUpdate, AnyCutAndOrderOfBoxesGivesTheBitsOfWholeTensors) {
   }
 }
 
+std::vector<std::pair<std::int32_t, Box>> boxes_of(const reshard::RankLayout& layout) {
+  std::vector<std::pair<std::int32_t, Box>> found;
+  for (const reshard::Segment& segment : layout.segments)
+    found.emplace_back(segment.tensor, segment.box);
+  std::ranges::sort(found);
+  return found;
+}
+
+ModelConfig random_config(Rng& rng) {
+  const auto pick = [&](std::int64_t below) {
+    return 1 + static_cast<std::int64_t>(rng.below(static_cast<std::uint64_t>(below)));
+  };
+  ModelConfig config = tiny_config();
+  config.kv_head_count = pick(8);
+  config.head_count = config.kv_head_count * pick(4);
+  config.head_dim = 2 * pick(4);
+  config.hidden_size = pick(20);
+  config.intermediate_size = pick(60);
+  config.vocab_size = pick(400);
+  config.layer_count = pick(2);
+  config.tie_embeddings = rng.below(2) == 0;
+  config.qkv_bias = rng.below(2) == 0;
+  config.o_bias = config.mlp_bias = rng.below(2) == 0;
+  config.qk_norm = rng.below(2) == 0;
+  return config;
+}
+
 TEST(WeightUpdate, DeclaresTheBoxesOfTheRolloutLayout) {
-  for (const TpModel& model : tp_models()) {
-    const reshard::ModelShape shape = shape_of(model.config);
-    const auto names = expected_tensors(model.config);
-    const auto tensors = reshard::canonical_tensors(shape);
-    ASSERT_EQ(names.size(), tensors.size());
-    for (std::size_t i = 0; i < names.size(); ++i) EXPECT_EQ(names[i].name, tensors[i].name);
-    for (const int size : model.sizes) {
-      const auto roster = reshard::rollout_roster(shape, {.tp = size}).value();
-      reshard::Roster declared{.tensors = tensors, .ranks = {}};
-      for (int rank = 0; rank < size; ++rank) {
-        const ModelShare share = share_of(model.config, rank, size).value();
-        declared.ranks.push_back(layout_of(weight_slots(model.config, share), share));
-        const auto boxes = [](const reshard::RankLayout& layout) {
-          std::vector<std::pair<std::int32_t, Box>> found;
-          for (const reshard::Segment& segment : layout.segments)
-            found.emplace_back(segment.tensor, segment.box);
-          std::ranges::sort(found);
-          return found;
-        };
-        EXPECT_EQ(boxes(declared.ranks.back()), boxes(roster.ranks[static_cast<std::size_t>(rank)]))
-            << model.name << ", rank " << rank << " of " << size;
-      }
-      EXPECT_TRUE(reshard::validate(declared, reshard::Side::kTarget));
+  constexpr std::uint64_t kSeed = 77;
+  SCOPED_TRACE(fmt::format("seed {}", kSeed));
+  Rng rng(kSeed);
+  int accepted = 0;
+  for (int round = 0; round < 600; ++round) {
+    const ModelConfig config = random_config(rng);
+    const auto size = static_cast<std::int64_t>(1 + rng.below(8));
+    const std::string place = fmt::format("round {}: {} ranks, heads {}/{}, mlp {}, vocabulary {}",
+                                          round, size, config.head_count, config.kv_head_count,
+                                          config.intermediate_size, config.vocab_size);
+    const reshard::ModelShape shape = shape_of(config);
+    const auto roster =
+        reshard::rollout_roster(shape, {.tp = size, .vocab_multiple = vocab_multiple(size)});
+    const auto first = share_of(config, 0, size);
+    // The engine wants at least one mlp column per rank.
+    ASSERT_EQ(first.has_value(), roster.has_value() && config.intermediate_size >= size) << place;
+    if (!first) continue;
+    ++accepted;
+    reshard::Roster declared{.tensors = reshard::canonical_tensors(shape), .ranks = {}};
+    for (std::int64_t rank = 0; rank < size; ++rank) {
+      const ModelShare share = share_of(config, rank, size).value();
+      const auto slots = weight_slots(config, share);
+      ASSERT_EQ(slots.size(), declared.tensors.size()) << place;
+      for (std::size_t i = 0; i < slots.size(); ++i)
+        ASSERT_EQ(slots[i].name, declared.tensors[i].name) << place;
+      declared.ranks.push_back(layout_of(slots, share));
+      ASSERT_EQ(boxes_of(declared.ranks.back()),
+                boxes_of(roster->ranks[static_cast<std::size_t>(rank)]))
+          << place << ", rank " << rank;
     }
+    EXPECT_TRUE(reshard::validate(declared, reshard::Side::kTarget)) << place;
   }
+  EXPECT_GT(accepted, 100);
 }
 
 class Target : public ::testing::Test {
