@@ -1,19 +1,23 @@
 #pragma once
 
-// Trains one decoder on packed sequences, data-parallel over the ranks of a `Collective`.
+// Trains one decoder on packed sequences over the ranks of a `Collective`: data-parallel, and cut
+// by tensors, pipeline stages and shards as `ParallelOptions` say (docs/training_parallel.md).
 //
-// Every rank holds all weights (f32, which are the optimizer's masters: no second copy) and a
-// shard of the sequences; gradients are summed over ranks in rank order and every loss is divided
-// by the true global token or sequence counts, so results do not depend on the number of ranks,
-// the micro-batching or the order of packing beyond float rounding (tested at 1e-5 relative).
-// LibTorch stays behind the pimpl.
+// Every rank holds f32 weights, all or its part of them (they are the optimizer's masters: no
+// second copy), and works on the sequences of its dp coordinate; gradients are summed over ranks in
+// rank order and every loss is divided by the true global token or sequence counts, so results do
+// not depend on the mesh, the micro-batching or the order of packing beyond float rounding (tested
+// at 1e-5 relative). All ranks of one dp coordinate must be given the same sequences and return the
+// same results. LibTorch stays behind the pimpl.
 //
 // **Ownership:** owns weights, gradients and moments; borrows the `Collective`, which must outlive
 // it. Spans returned by `weights()` and `state()` point into the engine.
 // **Threads:** one thread at a time; it sets LibTorch's intra-op threads of the calling thread.
 // **Collectives:** every rank must make the same calls in the same order, also with zero
-// sequences. Updates make a fixed number of collectives whatever a rank's share is; `log_probs`
-// and `values` make none. A rank that rejects its input tells its peers: they return kAborted.
+// sequences. On whole engines updates make a fixed number of collectives whatever a rank's share
+// is, `log_probs` and `values` none; on cut ones all calls but the getters are collective. A rank
+// that rejects its input tells its peers: they return kAborted. What fails inside a part of the
+// mesh ends the collective for all, until `rebuild`; the next call then cuts the parts anew.
 // **Invariants:** deterministic: same inputs, ranks and budget give the same bits; state(), then
 // load_state() in a fresh engine, continues with the same bits.
 // **Cost:** bench/train prints tokens/s.
@@ -80,8 +84,9 @@ class TrainEngine {
  public:
   struct Impl;  ///< of train_engine_impl.hpp
 
-  /// Copies `weights` (canonical names; a critic may lack `value_head.weight`, which then starts
-  /// at zero, and need not have `lm_head.weight`). `collective` = nullptr is a single rank.
+  /// Copies its part of `weights`, which are whole (canonical names; a critic may lack
+  /// `value_head.weight`, which then starts at zero, and need not have `lm_head.weight`).
+  /// `collective` = nullptr is a single rank. Collective when the mesh cuts the model.
   /// Errors: kConfig (options), kNotFound / kInvalidArgument naming the tensor.
   static result<std::unique_ptr<TrainEngine>> create(const ModelConfig& config,
                                                      std::span<const NamedTensor> weights,
@@ -125,9 +130,11 @@ class TrainEngine {
                           std::span<const std::uint8_t> mask = {});
 
   /// Views in canonical order (`expected_tensors`, plus `value_head.weight` for a critic, minus
-  /// its `lm_head.weight`). They follow later updates; copy to keep a version.
+  /// its `lm_head.weight`). They follow later updates; copy to keep a version. CHECKs that this
+  /// rank holds them all.
   std::span<const NamedTensor> weights() const;
-  /// Copies every tensor of `weights()` from `source`; extra names are ignored. All or nothing.
+  /// Copies what this rank holds from `source`, which has whole tensors; extra names are ignored.
+  /// All or nothing.
   result<void> set_weights(std::span<const NamedTensor> source);
 
   std::int64_t optimizer_steps() const;  ///< updates done, skipped ones not counted
