@@ -30,6 +30,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <iostream>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -146,6 +148,14 @@ class Reader {
   Batch batch_;
 };
 
+/// 0 of nothing.
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
 /// True when the bar holds for every size.
 bool compare(const Options& options, const std::string& program, const std::string& lanes) {
   constexpr auto kSpan = 200ms;
@@ -165,14 +175,16 @@ bool compare(const Options& options, const std::string& program, const std::stri
       ours.push_back(reader.measure(kSpan));
       guess = std::max(guess, ours.back());
       if (program.empty()) continue;
-      theirs.push_back(perftest(program, lanes, bytes, guess, kSpan));
-      guess = theirs.back();
+      const std::optional<double> speed = bench::try_perftest(run(lanes, guess));
+      if (!speed) continue;
+      theirs.push_back(*speed);
+      guess = *speed;
       ratios.push_back(ours.back() / theirs.back());
     }
     const double ratio = median(ratios);
     std::string more;
     if (lanes == "shm" && !program.empty())
-      more = fmt::format("   (cma {:.0f})", bench::perftest(program, "cma", bytes, guess, kSpan));
+      more = fmt::format("   (cma {:.0f})", bench::try_perftest(run("cma", guess)).value_or(0));
     const bool held = lanes == "fifo" || ratio >= kBar;
     all = all && held;
     fmt::print(
