@@ -8,12 +8,15 @@
 namespace troupe::reshard {
 namespace {
 
+constexpr std::uint32_t kWeyl = 0x9E3779B1U;
+constexpr std::uint32_t kMix = 0x85EBCA77U;
+
 /// 32 bits for a flat index: a Weyl sequence through one multiply and xor-shift round, keyed by the
 /// upper half of the index. All in 32 bits, so that eight fit a vector.
 std::uint32_t weight_of(std::uint32_t low, std::uint32_t key) {
-  std::uint32_t x = (low + key) * 0x9E3779B1U;
+  std::uint32_t x = (low + key) * kWeyl;
   x ^= x >> 15;
-  x *= 0x85EBCA77U;
+  x *= kMix;
   return x ^ (x >> 13);
 }
 
@@ -35,17 +38,16 @@ inline __attribute__((always_inline)) std::uint64_t sum_run(const std::byte* dat
                                                             std::uint32_t low, std::uint32_t key,
                                                             std::int64_t count) {
   std::uint64_t sum = 0;
-  for (std::int64_t i = 0; i < count; ++i) {
-    std::uint32_t x = (low + static_cast<std::uint32_t>(i) + key) * 0x9E3779B1U;
-    x ^= x >> 15;
-    x *= 0x85EBCA77U;
+  std::uint32_t weyl = (low + key) * kWeyl;
+  for (std::int64_t i = 0; i < count; ++i, weyl += kWeyl) {
+    std::uint32_t x = weyl ^ (weyl >> 15);
+    x *= kMix;
     x ^= x >> 13;
     const Bits bits = load<Bits>(data, i);
-    if constexpr (sizeof(Bits) == 8) {
+    if constexpr (sizeof(Bits) == 8)
       sum += (static_cast<std::uint64_t>(bits) + 1) * (x | 1U);
-    } else {
+    else
       sum += static_cast<std::uint64_t>(x) * static_cast<std::uint32_t>(bits) + x;
-    }
   }
   return sum;
 }
@@ -58,6 +60,12 @@ __attribute__((target("avx2"), optimize("O3"))) std::uint64_t sum_run_avx2(const
                                                                            std::int64_t count) {
   return sum_run<Bits>(data, low, key, count);
 }
+template <class Bits>
+__attribute__((target("avx512f,avx512dq,avx512bw,prefer-vector-width=512"), optimize("O3")))
+std::uint64_t
+sum_run_avx512(const std::byte* data, std::uint32_t low, std::uint32_t key, std::int64_t count) {
+  return sum_run<Bits>(data, low, key, count);
+}
 #endif
 
 template <class Bits>
@@ -68,7 +76,9 @@ std::uint64_t sum_by_width(const std::byte* data, std::int64_t index, std::int64
     const std::int64_t take =
         std::min<std::int64_t>(count, (std::int64_t{1} << 32) - static_cast<std::int64_t>(low));
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2"))
+    if (__builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw"))
+      sum += sum_run_avx512<Bits>(data, low, key_of(index), take);
+    else if (__builtin_cpu_supports("avx2"))
       sum += sum_run_avx2<Bits>(data, low, key_of(index), take);
     else
 #endif

@@ -2,11 +2,44 @@
 
 #include "runtime/base/check.hpp"
 
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
+
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 
 namespace troupe::reshard {
 namespace {
+
+/// From this size on a copy goes around the caches, as memcpy does for one that is large in one
+/// piece: without, every line of the target is read before it is written, 1.5 times the traffic.
+constexpr std::int64_t kStreamBytes = std::int64_t{1} << 20;
+constexpr std::int64_t kStreamRowBytes = 512;
+
+#if defined(__x86_64__)
+void stream_copy(std::byte* target, const std::byte* source, std::size_t bytes) {
+  constexpr std::size_t kLine = 64;
+  const std::size_t into_line = reinterpret_cast<std::uintptr_t>(target) % kLine;
+  const std::size_t head = std::min(bytes, (kLine - into_line) % kLine);
+  std::memcpy(target, source, head);
+  target += head, source += head, bytes -= head;
+  for (; bytes >= kLine; target += kLine, source += kLine, bytes -= kLine) {
+    for (std::size_t i = 0; i < kLine; i += sizeof(__m128i)) {
+      const __m128i word = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source + i));
+      _mm_stream_si128(reinterpret_cast<__m128i*>(target + i), word);
+    }
+  }
+  std::memcpy(target, source, bytes);
+}
+void end_stream() { _mm_sfence(); }
+#else
+void stream_copy(std::byte* target, const std::byte* source, std::size_t bytes) {
+  std::memcpy(target, source, bytes);
+}
+void end_stream() {}
+#endif
 
 /// Calls `run(first byte in the buffer, bytes)` for each contiguous run of the piece.
 template <class Run>
@@ -75,21 +108,34 @@ void scatter_piece(std::span<const std::byte> dense, std::span<std::byte> buffer
   TROUPE_CHECK(static_cast<std::int64_t>(dense.size()) == count * element,
                "piece: {} bytes for {} elements of {}", dense.size(), count, element);
   const std::byte* from = dense.data();
+  const bool stream = !region.contiguous() && region.cols * element >= kStreamRowBytes &&
+                      count * element >= kStreamBytes;
   for_each_run(region, element, first, count, [&](std::int64_t at, std::int64_t bytes) {
-    std::memcpy(buffer.data() + at, from, static_cast<std::size_t>(bytes));
+    if (stream)
+      stream_copy(buffer.data() + at, from, static_cast<std::size_t>(bytes));
+    else
+      std::memcpy(buffer.data() + at, from, static_cast<std::size_t>(bytes));
     from += bytes;
   });
+  if (stream) end_stream();
 }
 
 void copy_rows(std::byte* target, std::int64_t target_stride, const std::byte* source,
                std::int64_t source_stride, std::int64_t rows, std::int64_t row_bytes) {
   if (target_stride == row_bytes && source_stride == row_bytes) {
-    std::memcpy(target, source, static_cast<std::size_t>(rows * row_bytes));
-    return;
+    row_bytes *= rows;
+    rows = 1;
   }
-  for (std::int64_t row = 0; row < rows; ++row)
-    std::memcpy(target + row * target_stride, source + row * source_stride,
-                static_cast<std::size_t>(row_bytes));
+  const bool stream = row_bytes >= kStreamRowBytes && rows * row_bytes >= kStreamBytes;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    std::byte* to = target + row * target_stride;
+    const std::byte* from = source + row * source_stride;
+    if (stream)
+      stream_copy(to, from, static_cast<std::size_t>(row_bytes));
+    else
+      std::memcpy(to, from, static_cast<std::size_t>(row_bytes));
+  }
+  if (stream) end_stream();
 }
 
 }  // namespace troupe::reshard

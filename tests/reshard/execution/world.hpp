@@ -108,8 +108,8 @@ struct WorldOptions {
   Spread spread = Spread::kOneProcess;
   bool call_sinks = false;
   bool mixed_sinks = false;  ///< every other rank has a call sink
-  TargetOptions target;
-  SourceOptions source;
+  TargetOptions target = {};
+  SourceOptions source = {};
 };
 
 class World {
