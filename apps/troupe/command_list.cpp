@@ -115,7 +115,11 @@ result<int> list_ranks(const ListOptions& options, HeadClient& head, const PageR
 }
 
 result<int> list_groups(const ListOptions& options, HeadClient& head) {
-  TROUPE_TRY(auto groups, fetch_groups(head, static_cast<std::size_t>(options.limit)));
+  // The head does not filter groups: the limit is for what is left of all of them.
+  const auto limit = static_cast<std::size_t>(options.limit);
+  const bool filters = !options.job.empty() || !options.state.empty();
+  TROUPE_TRY(auto groups,
+             fetch_groups(head, filters ? std::numeric_limits<std::size_t>::max() : limit));
   std::erase_if(groups, [&](const placement::GroupView& group) {
     const bool other_job = !options.job.empty() && group.owner.name != options.job;
     return other_job ||
@@ -123,6 +127,7 @@ result<int> list_groups(const ListOptions& options, HeadClient& head) {
   });
   Page<placement::GroupView> page;
   page.total = groups.size();
+  if (groups.size() > limit) groups.resize(limit);
   page.entries = std::move(groups);
   return print_page(
       options, page, {"ID", "GROUP", "OWNER", "STATUS", "BUNDLES", "AGE", "NODES", "WHY"},
