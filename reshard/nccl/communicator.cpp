@@ -19,6 +19,7 @@ using runtime::completer;
 using runtime::pending;
 
 constexpr Duration kPollMost = std::chrono::milliseconds(1);
+constexpr Duration kWatch = std::chrono::milliseconds(20);
 /// An abort lets a call that is about to return do so; freeing below its feet is for those that
 /// hang.
 constexpr Duration kCallGrace = std::chrono::milliseconds(200);
@@ -39,6 +40,7 @@ class Communicator::Impl {
         event_(std::move(event)),
         core_(options.rank, options.abort_within) {
     driver_ = std::thread([this] { drive(); });
+    watch_ = std::thread([this] { watch(); });
   }
   ~Impl() { close(); }
 
@@ -68,6 +70,8 @@ class Communicator::Impl {
   void step(const CommEvent& event, Lock& lock);
   void carry_out(const CommEffect& effect, std::vector<std::function<void()>>& after);
   void drive();
+  /// Deadlines hold while the driver is inside a call that does not return.
+  void watch();
   void tick_when_due(Lock& lock);
   void call(const CommEffect& effect, Lock& lock);
   CommEvent make_call(const CommEffect& effect);
@@ -87,6 +91,7 @@ class Communicator::Impl {
   CommunicatorCore core_;
   std::deque<CommEffect> calls_;  ///< for the driver
   bool calling_ = false;          ///< the driver is inside NCCL or CUDA
+  std::uint64_t call_count_ = 0;
   bool closing_ = false;
   Membership membership_;
   std::int32_t nccl_rank_ = 0;
@@ -97,7 +102,7 @@ class Communicator::Impl {
   bool abort_over_ = true;
   Duration pause_{};
 
-  std::thread driver_;
+  std::thread driver_, watch_;
   std::thread aborter_;                    ///< of the last abort
   std::vector<std::thread> old_aborters_;  ///< about to end; the driver joins them
 };
@@ -188,6 +193,10 @@ void Communicator::Impl::carry_out(const CommEffect& effect,
     aborter_ = std::thread([this, epoch = abort->epoch] { abort_comm(epoch); });
     return;
   }
+  // A look that nobody has got to yet needs no second one: the next tick asks again.
+  const bool look =
+      std::holds_alternative<PollAsync>(effect) || std::holds_alternative<QueryEvent>(effect);
+  if (look && calls_.size() >= 2) return;
   calls_.push_back(effect);
 }
 
@@ -226,6 +235,20 @@ void Communicator::Impl::drive() {
   }
 }
 
+void Communicator::Impl::watch() {
+  Lock lock(mutex_);
+  while (!closing_) {
+    if (!core_.busy()) {
+      changed_.wait(lock, [this] { return closing_ || core_.busy(); });
+      continue;
+    }
+    // By the clock and not by a bell: polls must not wake another thread each time.
+    const std::uint64_t call = calling_ ? call_count_ : 0;
+    changed_.wait_for(lock, kWatch, [this] { return closing_; });
+    if (call != 0 && calling_ && call == call_count_) step(Tick{}, lock);
+  }
+}
+
 void Communicator::Impl::tick_when_due(Lock& lock) {
   const auto wanted = [this] { return closing_ || !calls_.empty(); };
   if (!core_.busy()) {
@@ -250,6 +273,7 @@ void Communicator::Impl::call(const CommEffect& effect, Lock& lock) {
     return;
   }
   calling_ = true;
+  ++call_count_;
   lock.unlock();
   const CommEvent event = make_call(effect);
   lock.lock();
@@ -381,6 +405,7 @@ void Communicator::Impl::close() {
   changed_.notify_all();
   lock.unlock();
   driver_.join();
+  watch_.join();
   if (aborter_.joinable()) aborter_.join();
   for (std::thread& one : old_aborters_) one.join();
 }

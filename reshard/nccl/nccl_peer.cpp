@@ -21,6 +21,9 @@ Error error_of(ErrorCode code, fmt::format_string<Args...> format, Args&&... arg
                .causes = {}};
 }
 
+/// A walk that goes well is let end by itself for so long after an abort.
+constexpr Duration kWalkGrace = std::chrono::milliseconds(200);
+
 Reply failed(const Member& self, const Command& command, Error error) {
   return {.epoch = command.id.epoch,
           .from = self,
@@ -280,6 +283,8 @@ NcclPeer::Impl::Walk NcclPeer::Impl::walk(const Command& command, Lock& lock) {
 void NcclPeer::Impl::stop(std::uint64_t epoch, const Error& cause, Lock& lock) {
   if (!walking() || walk_->id.epoch != epoch) return;
   const std::shared_ptr<Walk> other = walk_;
+  // What failed need not be the wire: when all still walk, the group survives.
+  if (changed_.wait_for(lock, kWalkGrace, [&] { return other->over; })) return;
   stop_ = true;
   communicator_->abort(cause);
   changed_.wait(lock, [&] { return other->over; });

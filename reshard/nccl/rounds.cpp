@@ -67,7 +67,7 @@ class Walk {
 class Dealer {
  public:
   Dealer(const PublicationPlan& plan, std::int32_t rank, std::int64_t bucket)
-      : plan_(plan), rank_(rank), bucket_(bucket), least_(std::max<std::int64_t>(bucket / 16, 1)) {}
+      : plan_(plan), rank_(rank), bucket_(bucket), least_(std::max<std::int64_t>(bucket / 8, 1)) {}
 
   std::vector<Round> deal() {
     const std::vector<Op>& ops = plan_.plan().ops;

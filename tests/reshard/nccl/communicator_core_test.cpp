@@ -217,7 +217,9 @@ class Storm {
     if (core_.state() == State::kReady || core_.state() == State::kRunning) {
       EXPECT_EQ(aborted_.count(core_.epoch()), 0U);
     }
-    if (core_.state() == State::kBroken) EXPECT_TRUE(core_.cause().has_value());
+    if (core_.state() == State::kBroken) {
+      EXPECT_TRUE(core_.cause().has_value());
+    }
   }
 
   Rng rng_;

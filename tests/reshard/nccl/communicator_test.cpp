@@ -14,7 +14,6 @@
 namespace troupe::reshard::nccl::testing {
 namespace {
 
-using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 
@@ -53,6 +52,11 @@ class CommunicatorTest : public DeviceTest {
   }
   std::vector<result<void>> join(std::uint64_t epoch, Duration within = kSoon,
                                  std::size_t ranks = 100) {
+    // As a peer does: the membership before may still stand.
+    std::vector<Communicator*> all;
+    for (const auto& one : comms_) all.push_back(one.get());
+    const result<void> idle = abort_all(all, cause_of("a newer membership"), Deadline::in(kSoon));
+    EXPECT_TRUE(idle) << idle.error().to_string();
     const Membership made = membership(epoch);
     std::vector<runtime::pending<void>> pendings;
     for (std::size_t i = 0; i < std::min(ranks, comms_.size()); ++i)
@@ -90,7 +94,7 @@ class CommunicatorTest : public DeviceTest {
 TEST_F(CommunicatorTest, JoinsAndMovesBytesHoweverOftenItMustPoll) {
   make(2);
   expect_works(1);
-  desk().reset({.in_progress_polls = 25, .delay_queries = 10});
+  desk().reset({.in_progress_polls = 25, .abort_ms = 1, .delay_queries = 10});
   expect_works(2);
 }
 
@@ -278,6 +282,7 @@ TEST_F(CommunicatorTest, OneTransferAtATimeAndNoneBeforeJoining) {
 
 TEST_F(CommunicatorTest, AbortsRunSideBySideFromAnyThread) {
   constexpr std::int32_t kRanks = 6;
+  desk().reset({.abort_ms = 50});
   make(kRanks);
   join_all(1);
   std::vector<runtime::pending<void>> pendings;
@@ -319,9 +324,18 @@ TEST_F(CommunicatorTest, AnAbortThatHangsIsSaidAndFencesTheDevice) {
 
 TEST_F(CommunicatorTest, AnIdleCommunicatorNoticesAnErrorToo) {
   make(2);
-  desk().inject(Fault::kInitFailsLater, 1, 0, static_cast<int>(Code::kRemoteError));
-  join(1, std::chrono::milliseconds(300));
+  join_all(1);
+  desk().inject(Fault::kErrorNow, 1, 0, static_cast<int>(Code::kRemoteError));
+  const Deadline until = Deadline::in(kSoon);
+  while (comms_[1]->ready() && !until.passed())
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
   EXPECT_FALSE(comms_[1]->ready());
+  const auto answers = exchange(8, 8, std::chrono::milliseconds(100));
+  EXPECT_EQ(answers[1].error().code, ErrorCode::kConflict);
+  EXPECT_EQ(answers[1].error().root_cause().code, ErrorCode::kRankDead);
+  EXPECT_THAT(answers[1].error().root_cause().message, HasSubstr("idle: remote process exited"));
+  desk().clear_faults();
+  expect_works(2);
 }
 
 }  // namespace

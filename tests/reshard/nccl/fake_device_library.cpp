@@ -468,6 +468,10 @@ Code Fake::async_error(Comm* comm, Code* code) {
   FakeComm* one = alive(comm, "async error");
   if (one == nullptr) return Code::kInvalidArgument;
   pump();
+  if (const Injected* now = find(Fault::kErrorNow, one->rank)) {
+    one->error = static_cast<Code>(now->value);
+    one->last = "told to fail now";
+  }
   *code = one->error;
   if (one->error != Code::kSuccess) return Code::kSuccess;
   const Session& session = *one->session;
@@ -486,8 +490,8 @@ Code Fake::abort(Comm* comm) {
   counts_.aborts_at_once = std::max(counts_.aborts_at_once, aborting_);
   if (find(Fault::kAbortBlocks, one->rank) != nullptr)
     changed_.wait(lock, [this] { return released_; });
-  else
-    changed_.wait_for(lock, std::chrono::milliseconds(30), [] { return false; });
+  else if (faults_.abort_ms > 0)
+    changed_.wait_for(lock, std::chrono::milliseconds(faults_.abort_ms), [] { return false; });
   // Its own work ends; what peers wait for from it never comes.
   for (const auto& stream : streams_)
     for (StreamItem& item : stream->items)
@@ -549,8 +553,8 @@ Code Fake::end_group() {
     comm->error = static_cast<Code>(one->value);
     comm->last = "told to fail at group " + std::to_string(number);
   }
-  if (find(Fault::kCorruptByte, comm->rank, number) != nullptr)
-    if (FakeTransfer* sent = first(true, false)) sent->corrupt_at = 0;
+  if (const Injected* one = find(Fault::kCorruptByte, comm->rank, number))
+    if (FakeTransfer* sent = first(true, false)) sent->corrupt_at = one->value;
   if (const Injected* one = find(Fault::kCorruptSeal, comm->rank, number))
     if (FakeTransfer* sent = first(true, true)) sent->corrupt_at = one->value;
   if (find(Fault::kShortReceive, comm->rank, number) != nullptr)
@@ -584,9 +588,10 @@ Code ncclCommInitRankConfig(Comm** comm, int ranks, UniqueId id, int rank, Confi
   return fake().init(comm, ranks, id, rank, *config);
 }
 Code ncclCommGetAsyncError(Comm* comm, Code* code) { return fake().async_error(comm, code); }
-#ifndef FAKE_WITHOUT_ABORT
-Code ncclCommAbort(Comm* comm) { return fake().abort(comm); }
+#ifdef FAKE_WITHOUT_ABORT
+#define ncclCommAbort fakeCommAbort
 #endif
+Code ncclCommAbort(Comm* comm) { return fake().abort(comm); }
 const char* ncclGetErrorString(Code code) {
   switch (code) {
     case Code::kInvalidUsage:

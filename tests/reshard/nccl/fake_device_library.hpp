@@ -20,6 +20,7 @@ struct FakeFaults {
   int version = 22809;
   int devices = 256;
   int in_progress_polls = 0;       ///< that each init and each group answer so first
+  int abort_ms = 0;                ///< that an abort takes
   std::int64_t delay_queries = 0;  ///< event queries before a ready group runs
 };
 
@@ -28,10 +29,11 @@ enum class Fault : int {
   kInitCallBlocks,  ///< the call itself does not return before `release`
   kInitFails,       ///< with code `value`, at once
   kInitFailsLater,  ///< with code `value`, by async error
+  kErrorNow,        ///< code `value` by async error from now on
   kAsyncError,      ///< code `value` when group `at` is submitted; it never runs
   kGroupHangs,      ///< group `at` never runs and nothing is reported
   kGroupCallFails,  ///< group `at`: GroupEnd answers code `value`
-  kCorruptByte,     ///< the first byte that group `at` sends arrives changed
+  kCorruptByte,     ///< byte `value` of what group `at` sends first arrives changed
   kCorruptSeal,     ///< byte `value` of the first seal-sized transfer of group `at`
   kShortReceive,    ///< the first receive of group `at` is posted one byte short
   kAbortBlocks,     ///< until `release`
