@@ -31,12 +31,13 @@ using namespace troupe::reshard::testing;
 using Clock = std::chrono::steady_clock;
 
 constexpr double kMiB = 1048576;
-constexpr std::int64_t kBucket = std::int64_t{4} << 20;
+constexpr std::int64_t kBucket = std::int64_t{16} << 20;
 
 struct Options {
   bool check = false;
   std::int64_t mib = 256;
   int rounds = 5;
+  std::string only;  ///< local, direct or tcp
 };
 
 double seconds_since(Clock::time_point start) {
@@ -186,49 +187,77 @@ Options parse(int argc, char** argv) {
     const std::string value = i + 1 < argc ? argv[i + 1] : "";
     if (word == "--check") options.check = true;
     if (word == "--mib") options.mib = std::stoll(value);
+    if (word == "--only") options.only = value;
     if (word == "--rounds") options.rounds = std::stoi(value);
   }
   return options;
 }
 
-bool bench_all(const Options& options) {
-  const Checks none{.chunk_crc = false, .tensor_sums = false};
-  const Checks crc{.chunk_crc = true, .tensor_sums = false};
-  const Checks all;
-  bool held = bench_local(options, "model:{}:2:1:2:1:8:8", "local, tp 2 to tp 2", none, 0.8);
-  held = bench_local(options, "model:{}:4:1:1:1:8:8", "local, tp 4 to tp 1", none, 0.8) && held;
-  bench_local(options, "model:{}:2:1:2:1:8:8", "local, tp 2 to tp 2, tensor sums", all, 0);
-  const std::string pair = "model:{}:1:1:1:1:8:8";
+bool wants(const Options& options, std::string_view part) {
+  return options.only.empty() || options.only == part;
+}
+
+bool check_cost(const std::string& text, const RemoteResult& one) {
+  const double most = 4 * static_cast<double>(kBucket) / kMiB + 16;
+  const bool fits = one.network == one.lower && one.extra_mib <= most;
+  fmt::print(
+      "{:<7} wire {} bytes, lower bound {}; a member grew by {:.1f} MiB at its peak, at most "
+      "{:.0f}{}\n",
+      text, one.network, one.lower, one.extra_mib, most, fits ? "" : "   MISSED");
+  return fits;
+}
+
+constexpr Checks kNoChecks{.chunk_crc = false, .tensor_sums = false};
+constexpr Checks kCrcOnly{.chunk_crc = true, .tensor_sums = false};
+constexpr const char* kTwoByTwo = "model:{}:2:1:2:1:8:8";
+constexpr const char* kPair = "model:{}:1:1:1:1:8:8";
+
+bool bench_direct(const Options& options) {
   const auto bytes = static_cast<std::size_t>(options.mib) << 20;
   std::vector<std::byte> from(bytes, std::byte{1});
   std::vector<std::byte> to(bytes, std::byte{2});
   double copy = 0;
   const auto copies = [&](double) { copy = std::max(copy, memcpy_speed(to, from)); };
-  const RemoteResult direct = bench_remote(options, "direct", pair, all, copies);
-  held = say("direct, all checks", direct.speed, copy, 0.5, "memcpy") && held;
+  const RemoteResult all = bench_remote(options, "direct", kPair, {}, copies);
+  const RemoteResult crc = bench_remote(options, "direct", kPair, kCrcOnly, copies);
+  bool held = say("direct, crc of each chunk", crc.speed, copy, 0.5, "memcpy");
+  say("direct, all checks", all.speed, copy, 0, "memcpy");
+  return check_cost("direct", all) && held;
+}
+
+bool bench_tcp(const Options& options) {
   const std::string program = bench::find_perftest().value_or("");
-  double tcp = 0;
-  const auto perftests = [&](double guess) {
-    if (!program.empty())
-      tcp = std::max(
-          tcp,
-          bench::perftest({.program = program, .lanes = "tcp", .bytes = kBucket, .guess = guess}));
-  };
-  const RemoteResult over_tcp = bench_remote(options, "tcp", pair, crc, perftests);
-  held = say("tcp, crc of each chunk", over_tcp.speed, tcp, 0.8, "ucx_perftest") && held;
-  const RemoteResult checked = bench_remote(options, "tcp", pair, all, perftests);
-  say("tcp, all checks", checked.speed, tcp, 0, "ucx_perftest");
-  for (const auto& [text, one] : {std::pair{"direct", direct}, std::pair{"tcp", over_tcp}}) {
-    const double most = 4 * static_cast<double>(kBucket) / kMiB + 16;
-    const bool fits = one.network == one.lower && one.extra_mib <= most;
-    held = held && fits;
-    fmt::print(
-        "{:<7} wire {} bytes, lower bound {}; a member grew by {:.1f} MiB at its peak, at most "
-        "{:.0f}{}\n",
-        text, one.network, one.lower, one.extra_mib, most, fits ? "" : "   MISSED");
+  if (program.empty()) {
+    fmt::print("ucx_perftest is not there (package ucx-utils): no comparison\n");
+    return false;
   }
-  const double gathered = bench_gather(options, "model:{}:2:1:2:1:8:8");
-  say("tcp, against gather over Gloo", over_tcp.speed, gathered, 0, "gather then slice");
+  double theirs = 0;
+  const auto perftests = [&](double guess) {
+    theirs = std::max(
+        theirs,
+        bench::perftest(
+            {.program = program, .lanes = "tcp", .bytes = std::int64_t{4} << 20, .guess = guess}));
+  };
+  const RemoteResult crc = bench_remote(options, "tcp", kPair, kCrcOnly, perftests);
+  const RemoteResult all = bench_remote(options, "tcp", kPair, {}, perftests);
+  bool held = say("tcp, crc of each chunk", crc.speed, theirs, 0.8, "ucx_perftest");
+  say("tcp, all checks", all.speed, theirs, 0, "ucx_perftest");
+  held = check_cost("tcp", all) && held;
+  const double gathered = bench_gather(options, kTwoByTwo);
+  say("tcp, all checks", all.speed, gathered, 0, "gather over Gloo");
+  return held;
+}
+
+bool bench_all(const Options& options) {
+  bool held = true;
+  if (wants(options, "local")) {
+    held = bench_local(options, kTwoByTwo, "local, tp 2 to tp 2", kNoChecks, 0.8);
+    held =
+        bench_local(options, "model:{}:4:1:1:1:8:8", "local, tp 4 to tp 1", kNoChecks, 0.8) && held;
+    bench_local(options, kTwoByTwo, "local, tp 2 to tp 2, tensor sums", {}, 0);
+  }
+  if (wants(options, "direct")) held = bench_direct(options) && held;
+  if (wants(options, "tcp")) held = bench_tcp(options) && held;
   return held;
 }
 

@@ -142,18 +142,19 @@ result<void> Receiver::arrive(Flight& flight) {
 
 result<bool> Receiver::look(Flight& flight, Group& group) {
   bool moved = false;
-  if (group.answer.valid() && group.answer.ready()) {
-    TROUPE_TRY_VOID(outcome_of(group.answer, group, *flight.bucket));
+  for (runtime::pending<void>* one : {&group.answer, &group.sums}) {
+    if (!one->valid() || !one->ready()) continue;
+    TROUPE_TRY_VOID(outcome_of(*one, group, *flight.bucket));
     moved = true;
-    if (is_delta(group) && !group.has_sizes) {
-      group.has_sizes = true;
-      TROUPE_TRY_VOID(ask_deltas(flight, group));
-    }
-    if (!group.answer.valid()) {
-      for (; group.here < group.asked; ++group.here) flight.here[group.pieces[group.here]] = true;
-    }
   }
-  if (group.answer.valid() || group.asked == group.pieces.size()) return moved;
+  if (moved && !group.is_out() && is_delta(group) && !group.has_sizes) {
+    group.has_sizes = true;
+    TROUPE_TRY_VOID(ask_deltas(flight, group));
+  }
+  if (moved && !group.is_out()) {
+    for (; group.here < group.asked; ++group.here) flight.here[group.pieces[group.here]] = true;
+  }
+  if (group.is_out() || group.asked == group.pieces.size()) return moved;
   const std::size_t count = ready(flight, group);
   if (count == 0) return moved;
   if (const auto here = job_.port->giver(job_.id.epoch, group.from)) {
@@ -185,23 +186,24 @@ result<bool> Receiver::unpack_prefix(Flight& flight) {
 
 /// Nothing moves: waits for an answer, or asks those who hand on how far they are.
 result<void> Receiver::linger(Flight& flight, Duration& nap) {
-  Group* waiting = nullptr;
+  const runtime::pending<void>* waiting = nullptr;
   bool stalled = false;
-  for (Group& group : flight.groups) {
-    if (group.answer.valid()) waiting = &group;
-    stalled = stalled || (!group.answer.valid() && group.asked < group.pieces.size());
+  for (const Group& group : flight.groups) {
+    if (group.sums.valid()) waiting = &group.sums;
+    if (group.answer.valid()) waiting = &group.answer;
+    stalled = stalled || (!group.is_out() && group.asked < group.pieces.size());
   }
   if (job_.deadline.passed() && waiting == nullptr)
     return fail(ErrorCode::kDeadline, "target rank {}: the deadline passed while peers receive",
                 job_.rank);
   const Duration most = stalled || !senders_.empty() ? nap : kLook;
   if (waiting != nullptr)
-    runtime::block_on(*waiting->answer.shared(), Deadline::in(most));
+    runtime::block_on(*waiting->shared(), Deadline::in(most));
   else
     std::this_thread::sleep_for(most);
   nap = std::min(nap * 3 / 2, kPollMost);
   for (const Group& group : flight.groups) {
-    if (group.handed_on && !group.answer.valid() && group.asked < group.pieces.size())
+    if (group.handed_on && !group.is_out() && group.asked < group.pieces.size())
       TROUPE_TRY_VOID(poll(group.from));
   }
   return acknowledge(flight);
@@ -217,6 +219,10 @@ result<void> Receiver::acknowledge(const Flight& flight) {
 }
 
 result<void> Receiver::ask(Flight& flight, Group& group, std::size_t count) {
+  if (job_.lane == nullptr)
+    return fail(ErrorCode::kNotFound,
+                "target rank {}: {} is not in this process, and there is no transport", job_.rank,
+                member_text(group.from));
   std::vector<LanePart> parts;
   const std::span<const std::size_t> pieces = std::span(group.pieces).subspan(group.asked, count);
   for (const std::size_t index : pieces) {
@@ -226,22 +232,18 @@ result<void> Receiver::ask(Flight& flight, Group& group, std::size_t count) {
     else
       parts.push_back({ColumnKind::kBytes, piece, place_of(flight, index)});
   }
-  if (job_.checks.chunk_crc || job_.checks.tensor_sums) {
-    const ColumnKind kind = !job_.checks.tensor_sums ? ColumnKind::kCrc
-                            : job_.checks.chunk_crc  ? ColumnKind::kSums
-                                                     : ColumnKind::kTensorSum;
-    for (const std::size_t index : pieces)
-      parts.push_back(
-          {kind, flight.bucket->pieces[index].piece, bytes_of(flight.claims->sums[index])});
-  }
-  if (job_.lane == nullptr)
-    return fail(ErrorCode::kNotFound,
-                "target rank {}: {} is not in this process, and there is no "
-                "transport",
-                job_.rank, member_text(group.from));
   group.asked += count;
-  group.answer =
-      job_.lane->fetch(job_.id.epoch, address_of(group.from), parts, flight.claims, job_.deadline);
+  const MemberAddress& from = address_of(group.from);
+  group.answer = job_.lane->fetch(job_.id.epoch, from, parts, flight.claims, job_.deadline);
+  if (!job_.checks.chunk_crc && !job_.checks.tensor_sums) return {};
+  const ColumnKind kind = !job_.checks.tensor_sums ? ColumnKind::kCrc
+                          : job_.checks.chunk_crc  ? ColumnKind::kSums
+                                                   : ColumnKind::kTensorSum;
+  parts.clear();
+  for (const std::size_t index : pieces)
+    parts.push_back(
+        {kind, flight.bucket->pieces[index].piece, bytes_of(flight.claims->sums[index])});
+  group.sums = job_.lane->fetch(job_.id.epoch, from, parts, flight.claims, job_.deadline);
   return {};
 }
 

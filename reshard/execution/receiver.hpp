@@ -61,6 +61,8 @@ class Receiver {
     std::size_t here = 0;             ///< of those
     bool has_sizes = false;           ///< delta: what changed may be asked for
     runtime::pending<void> answer;
+    runtime::pending<void> sums;  ///< asked for apart: the bytes need not wait for them
+    bool is_out() const { return answer.valid() || sums.valid(); }
   };
   /// What the senders say about the pieces of a bucket; written by the lane.
   struct Claims {

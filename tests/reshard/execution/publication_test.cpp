@@ -83,7 +83,7 @@ World network_world(const Case& one, std::int64_t bucket_bytes, WorldOptions opt
 }
 
 TEST(Publication, AHundredInARowKeepAddressesAndDoNotGrow) {
-  const Case one = small_case();
+  const Case one = small_case(32);
   World world(one.source, one.target, one.options, {.spread = Spread::kNodes});
   std::map<std::pair<std::int32_t, std::int32_t>, std::set<const std::byte*>> addresses;
   std::int64_t after_ten = 0;
@@ -105,8 +105,8 @@ TEST(Publication, AHundredInARowKeepAddressesAndDoNotGrow) {
 }
 
 TEST(Publication, ExtraMemoryIsAFewBuckets) {
-  const Case one = small_case(256);
-  constexpr std::int64_t kBucket = 64 << 10;
+  const Case one = small_case(128);
+  constexpr std::int64_t kBucket = 16 << 10;
   World world = network_world(one, kBucket, {.spread = Spread::kRanks, .call_sinks = true});
   world.fill_source(1);
   ASSERT_TRUE(world.publish_as(world.id(1)).has_value());
@@ -118,19 +118,19 @@ TEST(Publication, ExtraMemoryIsAFewBuckets) {
   ASSERT_TRUE(world.publish_as(world.id(2)).has_value());
   const auto members = static_cast<std::int64_t>(world.sources.size() + world.targets.size());
   // All members are in this process; the buckets themselves stayed from the first publication.
-  EXPECT_LE(peak_bytes.load() - before, members * 2 * kBucket + (1 << 20))
+  EXPECT_LE(peak_bytes.load() - before, members * 2 * kBucket + (512 << 10))
       << "the model has " << model << " bytes";
   world.expect_published();
 }
 
 TEST(Publication, TensorsLargerThanABucketArrive) {
-  const Case one = small_case(128);
-  World world = network_world(one, 300);  // a row of the model has 512 bytes
+  const Case one = small_case(64);
+  World world = network_world(one, 200);  // a row of the model has 256 bytes
   world.fill_source(1);
   const auto outcome = world.publish_as(world.id(1));
   ASSERT_TRUE(outcome.has_value()) << outcome.error().to_string();
   for (const auto& [member, received] : outcome->received)
-    EXPECT_LE(received.staging_bytes, 2 * 300);
+    EXPECT_LE(received.staging_bytes, 2 * 200);
   world.expect_published();
 }
 
