@@ -27,27 +27,28 @@ class StageLinks {
   StageLinks(const TrainGroups& groups, const PipelineShape& shape, std::int64_t width)
       : groups_(groups), shape_(shape), width_(width) {}
 
-  void send_activation(int run, const at::Tensor& x) const { send(x, run + 1, 2 * run); }
+  void send_activation(int run, const at::Tensor& x) const { send(*groups_.pp(), x, run + 1, run); }
   at::Tensor receive_activation(int run, std::int64_t rows) const {
-    return receive(rows, run - 1, 2 * (run - 1));
+    return receive(*groups_.pp(), rows, run - 1, run - 1);
   }
   void send_gradient(int run, const at::Tensor& gradient) const {
-    send(gradient, run - 1, 2 * run + 1);
+    send(*groups_.pp_back(), gradient, run - 1, run);
   }
   at::Tensor receive_gradient(int run, std::int64_t rows) const {
-    return receive(rows, run + 1, 2 * (run + 1) + 1);
+    return receive(*groups_.pp_back(), rows, run + 1, run + 1);
   }
 
  private:
-  void send(const at::Tensor& tensor, int run, int tag) const {
+  /// The tag is the run that sends.
+  void send(runtime::Collective& way, const at::Tensor& tensor, int run, int tag) const {
     const at::Tensor dense = tensor.detach().contiguous();
     runtime::value_or_throw(
-        groups_.pp()->send(floats_of(dense), run % shape_.stages, tag, groups_.deadline()));
+        way.send(floats_of(dense), run % shape_.stages, tag, groups_.deadline()));
   }
-  at::Tensor receive(std::int64_t rows, int run, int tag) const {
+  at::Tensor receive(runtime::Collective& way, std::int64_t rows, int run, int tag) const {
     const at::Tensor tensor = torch::empty({rows, width_}, torch::kFloat32);
     runtime::value_or_throw(
-        groups_.pp()->recv(floats_of(tensor), run % shape_.stages, tag, groups_.deadline()));
+        way.recv(floats_of(tensor), run % shape_.stages, tag, groups_.deadline()));
     return tensor;
   }
 

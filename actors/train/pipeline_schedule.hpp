@@ -9,9 +9,11 @@
 // §2.2), which bounds the micro-batches whose activations it holds.
 // Pure. **Threads:** pure functions.
 // **Invariants:** every stage, running its steps in order and waiting for what a step needs, gets
-// to the end: no order of sends can dead-lock it. With more than one virtual stage that holds for
-// whole groups of `stages` micro-batches (Megatron's order); a last group that is not full is the
-// full one with the missing micro-batches left out, on all stages alike.
+// to the end, even if a mailbox holds one activation (and another one gradient) and a send waits
+// for it to be read. Messages are read in the order in which they were sent. With more than one
+// virtual stage that holds for whole groups of `stages` micro-batches (Megatron's order); a last
+// group that is not full is the full one with the missing micro-batches left out, on all stages
+// alike.
 
 #include <cstdint>
 #include <vector>

@@ -36,6 +36,7 @@ result<void> TrainGroups::refresh() {
   TROUPE_TRY_VOID(cut(p.tp_size > 1, row, tp_));
   TROUPE_TRY_VOID(cut(kv_copies_ > 1, row * p.tp_size + p.tp / kv_copies_, kv_));
   TROUPE_TRY_VOID(cut(p.pp_size > 1, column, pp_));
+  TROUPE_TRY_VOID(cut(p.pp_size > 1, column, pp_back_));
   TROUPE_TRY_VOID(cut(true, p.dp, replica_));
   const bool at_end = p.pp == 0 || p.pp + 1 == p.pp_size;
   TROUPE_TRY_VOID(cut(tied_ends_, at_end ? column : -1, ends_));

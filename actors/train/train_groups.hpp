@@ -40,8 +40,11 @@ class TrainGroups {
 
   const MeshPlace& place() const { return place_; }
   runtime::Collective* world() const { return world_; }
-  runtime::Collective* dp() const;                                 ///< null when there is one rank
-  runtime::Collective* pp() const { return pp_.get(); }            ///< null unless pp > 1
+  runtime::Collective* dp() const;                       ///< null when there is one rank
+  runtime::Collective* pp() const { return pp_.get(); }  ///< null unless pp > 1
+  /// The same ranks once more. Gradients of a pipeline go over it, activations over `pp`: with a
+  /// mailbox for each way, one way never waits for room that only the other can make.
+  runtime::Collective* pp_back() const { return pp_back_.get(); }
   runtime::Collective* replica() const { return replica_.get(); }  ///< null unless cut
   runtime::Collective* ends() const { return ends_.get(); }  ///< first and last stage, or null
   /// For the decoder; null unless tp > 1. Its address is stable.
@@ -59,7 +62,7 @@ class TrainGroups {
   Duration timeout_;
   std::int64_t epoch_ = -1;  // of the world when the groups were cut
   TensorGroup tensor_;
-  std::unique_ptr<runtime::Collective> dp_, tp_, pp_, replica_, kv_, ends_;
+  std::unique_ptr<runtime::Collective> dp_, tp_, pp_, pp_back_, replica_, kv_, ends_;
 };
 
 }  // namespace troupe::actors

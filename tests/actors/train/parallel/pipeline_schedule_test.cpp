@@ -1,10 +1,12 @@
 // Proves the order of pipeline steps by running all stages against each other, slowly and without
-// any model: every schedule ends, does each step once, after what it needs, and holds no more
-// micro-batches than it says.
+// any model: every schedule ends, does each step once, after what it needs, holds no more
+// micro-batches than it says, and gets by with mailboxes of one message.
 #include "actors/train/pipeline_schedule.hpp"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <optional>
 #include <set>
 #include <string>
 #include <tuple>
@@ -41,6 +43,63 @@ bool ends(const PipelineShape& shape, const std::vector<std::vector<PipelineStep
   return true;
 }
 
+/// One stage with two mailboxes of one message each, for activations and for gradients.
+struct Stage {
+  std::vector<PipelineStep> steps;
+  std::size_t next = 0;
+  bool has_run = false;  // the step's work is done, its message not yet sent
+  std::optional<PipelineStep> mailbox[2] = {};
+};
+
+/// Does a step of `stage` go on, and how far; false: it waits.
+bool advance(const PipelineShape& shape, std::vector<Stage>& stages, std::size_t index) {
+  Stage& stage = stages[index];
+  if (stage.next == stage.steps.size()) return false;
+  const PipelineStep& step = stage.steps[stage.next];
+  const int direction = step.forward ? 1 : -1;
+  const int last = step.forward ? shape.runs() - 1 : 0;
+  if (!stage.has_run) {
+    const int first = step.forward ? 0 : shape.runs() - 1;
+    if (step.run != first) {
+      std::optional<PipelineStep>& message = stage.mailbox[step.forward ? 0 : 1];
+      if (!message) return false;
+      EXPECT_EQ(*message, (PipelineStep{step.forward, step.run - direction, step.micro_batch}));
+      message.reset();
+    }
+    stage.has_run = true;
+  }
+  if (step.run != last) {
+    const int to = (step.run + direction) % shape.stages;
+    std::optional<PipelineStep>& box =
+        stages[static_cast<std::size_t>(to)].mailbox[step.forward ? 0 : 1];
+    if (box) return false;
+    box = step;
+  }
+  stage.has_run = false;
+  ++stage.next;
+  return true;
+}
+
+/// As `ends`, when a send waits until the one before it has been read.
+bool ends_in_small_mailboxes(const PipelineShape& shape,
+                             const std::vector<std::vector<PipelineStep>>& steps) {
+  std::vector<Stage> stages;
+  for (const std::vector<PipelineStep>& mine : steps) stages.push_back({.steps = mine});
+  bool moved = true;
+  while (moved) {
+    moved = false;
+    for (std::size_t s = 0; s < stages.size(); ++s)
+      while (true) {
+        const bool had_run = stages[s].has_run;
+        const bool done = advance(shape, stages, s);
+        moved = moved || done || stages[s].has_run != had_run;
+        if (!done) break;
+      }
+  }
+  return std::ranges::all_of(stages,
+                             [](const Stage& stage) { return stage.next == stage.steps.size(); });
+}
+
 void check_schedule(const PipelineShape& shape, std::int64_t micro_batches) {
   SCOPED_TRACE(std::to_string(shape.stages) + " stages × " + std::to_string(shape.virtual_stages) +
                ", " + std::to_string(micro_batches) + " micro-batches");
@@ -61,6 +120,8 @@ void check_schedule(const PipelineShape& shape, std::int64_t micro_batches) {
   }
   EXPECT_TRUE(ends(shape, training));
   EXPECT_TRUE(ends(shape, forward));
+  EXPECT_TRUE(ends_in_small_mailboxes(shape, training));
+  EXPECT_TRUE(ends_in_small_mailboxes(shape, forward));
 }
 
 TEST(PipelineSchedule, EveryStageGetsToTheEndOnAnyNumberOfMicroBatches) {

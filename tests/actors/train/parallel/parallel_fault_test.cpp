@@ -1,7 +1,7 @@
 // Proves that nobody hangs when a rank of a cut engine refuses its input, fails in its loss, cannot
 // be created, gets other sequences than its peers, or dies in the middle of a step; and that the
 // group goes on where it can.
-#include "tests/actors/train_parallel/mesh_fixture.hpp"
+#include "tests/actors/train/mesh/mesh_fixture.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -157,6 +157,29 @@ TEST(ParallelFault, ADeathInTheMiddleOfTheStepEndsAll) {
       return vanilla(in, o);
     };
   });
+}
+
+TEST(ParallelFault, MailboxesOfOneMessageAreEnough) {
+  // Activations of a large model fill a mailbox; a send then waits, and must not wait for ever.
+  for (const int virtual_stages : {1, 2}) {
+    testing::ParallelModel deep = testing::parallel_models()[3];
+    deep.head = ModelHead::kLanguage;
+    TrainEngineOptions options;
+    options.micro_batch_tokens_max = 23;
+    options.parallel = {.pp = 4, .virtual_stages = virtual_stages};
+    auto group = runtime::make_local_group(4, {.name = "policy", .mailbox_bytes = 1});
+    std::vector<std::thread> threads;
+    for (std::size_t rank = 0; rank < 4; ++rank)
+      threads.emplace_back([&, rank] {
+        const auto engine = make_parallel_engine(deep, options, group[rank].get());
+        const Share share = share_of(samples(), 0, 1);
+        const auto done = engine->update_policy(share.pack.view(), policy_update(share, "vanilla"));
+        ASSERT_TRUE(done) << done.error().to_string();
+        EXPECT_GE(*done->value("actor/micro_batches"), 4);
+        EXPECT_TRUE(engine->log_probs(share.pack.view(), 1.0F));
+      });
+    for (std::thread& thread : threads) thread.join();
+  }
 }
 
 TEST(ParallelFault, ANewEpochCutsTheGroupsAnew) {

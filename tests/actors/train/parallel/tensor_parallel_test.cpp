@@ -1,7 +1,7 @@
 // Proves the parts of tensor parallelism: which box each rank holds, log-probs over a cut
 // vocabulary against those over the whole one, and which models may be cut how.
 #include "actors/model/token_log_prob_parallel.hpp"
-#include "tests/actors/train_parallel/mesh_fixture.hpp"
+#include "tests/actors/train/mesh/mesh_fixture.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -3,7 +3,7 @@
 // weights after three optimizer steps, metrics; that all ranks with the same sequences get the same
 // results, and that a stage holds no more micro-batches than 1F1B allows.
 #include "actors/train/pipeline_schedule.hpp"
-#include "tests/actors/train_parallel/mesh_fixture.hpp"
+#include "tests/actors/train/mesh/mesh_fixture.hpp"
 
 #include <gtest/gtest.h>
 
@@ -151,7 +151,7 @@ void expect_like_one_rank(const Plan& plan, const ParallelOptions& cut, int rank
               in_flight_max(shape, mesh_place(cut, rank, ranks).pp));
 }
 
-Plan plan_for(const ParallelModel& model, int samples = 11) {
+Plan plan_for(const ParallelModel& model, int samples = 9) {
   Plan plan{.model = model};
   Rng rng(3);
   plan.samples = testing::random_samples(rng, samples, model.config.vocab_size);
@@ -160,33 +160,32 @@ Plan plan_for(const ParallelModel& model, int samples = 11) {
   return plan;
 }
 
-void compare_all_meshes(const ParallelModel& model, const std::vector<int>& sizes) {
-  const Plan plan = plan_for(model);
+void compare_all_meshes(const ParallelModel& model) {
+  Plan plan = plan_for(model);
+  plan.options.micro_batch_tokens_max = 40;
   const std::vector<RankReport> single = run(plan, {}, 1);
   const std::vector<double> wanted = assembled(plan, single, &RankReport::gradients);
-  for (const int ranks : sizes)
+  for (int ranks = 2; ranks <= 8; ++ranks)
     for (const ParallelOptions& cut : cuts_of(model.config, ranks))
       if (cut.tp * cut.pp > 1) expect_like_one_rank(plan, cut, ranks, wanted, single[0].metrics);
 }
 
 TEST(Mesh, EveryCutOfALlamaComputesWhatOneRankComputes) {
-  compare_all_meshes(parallel_models()[0], {2, 3, 4, 6, 8});
+  compare_all_meshes(parallel_models()[0]);
 }
 
 TEST(Mesh, EveryCutWithBiasesTiedEmbeddingsAndUnevenStagesDoesToo) {
-  compare_all_meshes(parallel_models()[1], {2, 4, 5, 8});
+  compare_all_meshes(parallel_models()[1]);
 }
 
-TEST(Mesh, EveryCutWithHeadNormsAndOneKvHeadDoesToo) {
-  compare_all_meshes(parallel_models()[2], {2, 4, 8});
-}
+TEST(Mesh, EveryCutWithHeadNormsAndOneKvHeadDoesToo) { compare_all_meshes(parallel_models()[2]); }
 
-TEST(Mesh, EveryCutOfACriticDoesToo) { compare_all_meshes(parallel_models()[3], {2, 4, 7, 8}); }
+TEST(Mesh, EveryCutOfACriticDoesToo) { compare_all_meshes(parallel_models()[3]); }
 
 TEST(Mesh, VirtualAndExplicitStagesDoToo) {
   ParallelModel model = parallel_models()[1];
   model.config.layer_count = 8;
-  const Plan plan = plan_for(model, 9);
+  const Plan plan = plan_for(model);
   const std::vector<RankReport> single = run(plan, {}, 1);
   const std::vector<double> wanted = assembled(plan, single, &RankReport::gradients);
   const std::vector<std::pair<int, ParallelOptions>> cuts = {
@@ -229,8 +228,7 @@ TEST(Mesh, ThreeOptimizerStepsEndAtTheSameWeights) {
     const std::vector<RankReport> single = run(plan, {}, 1);
     const std::vector<double> wanted = assembled(plan, single, &RankReport::weights);
     for (const ParallelOptions& cut :
-         {ParallelOptions{.tp = 4, .pp = 2}, ParallelOptions{.tp = 2, .pp = 2},
-          ParallelOptions{.pp = 4}, ParallelOptions{.tp = 8}}) {
+         {ParallelOptions{.tp = 4, .pp = 2}, ParallelOptions{.tp = 2, .pp = 2}}) {
       SCOPED_TRACE(model.name + ": " + cut_text(cut, 8));
       const std::vector<RankReport> reports = run(plan, cut, 8);
       EXPECT_LT(relative_error(assembled(plan, reports, &RankReport::weights), wanted), 1e-5);
