@@ -123,6 +123,9 @@ result<void> NcclPeer::Impl::join(const Membership& membership, Deadline deadlin
   runtime::pending<void> joined = communicator_->join(membership, deadline);
   TROUPE_TRY_VOID(joined.wait(Deadline{deadline.at + options_.abort_within * 2}));
   Lock lock(mutex_);
+  if (communicator_->epoch() != membership.epoch)
+    return fail(ErrorCode::kConflict, "rank {}: membership {} was overtaken by {}", rank_,
+                membership.epoch, communicator_->epoch());
   exchange_ = std::move(exchange);
   return {};
 }

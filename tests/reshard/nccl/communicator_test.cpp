@@ -144,6 +144,16 @@ TEST_F(CommunicatorTest, MembershipsThatAreMalformedAreRefused) {
   EXPECT_THAT(said(one), HasSubstr("epoch is 0"));
 }
 
+TEST_F(CommunicatorTest, MembershipsTravelInActorMessages) {
+  make(2);
+  const Membership sent = membership(7);
+  const auto bytes = runtime::encode_value(sent);
+  ASSERT_TRUE(bytes) << bytes.error().to_string();
+  const auto came = runtime::decode_value<Membership>(*bytes);
+  ASSERT_TRUE(came) << came.error().to_string();
+  EXPECT_EQ(*came, sent);
+}
+
 TEST_F(CommunicatorTest, AMemberThatNeverComesEndsInitAtTheDeadline) {
   make(3);
   const auto began = Clock::now();
