@@ -45,7 +45,7 @@ class CriticWorker : public TrainWorker {
             .keep_columns(),
         method<&CriticWorker::update>("update", args(scatter, broadcast), returns(reduce(kMerge)))
             .phase("train"),
-        method<&CriticWorker::state>("state", args(broadcast), returns(first)),
+        method<&CriticWorker::state>("state", args(broadcast), returns(all)),
         method<&CriticWorker::load_state>("load_state", args(broadcast), returns(none))
             .phase("train")};
   }

@@ -1,21 +1,99 @@
 #include "actors/roles/engine_checkpoint.hpp"
 
+#include "actors/roles/sharded_batch.hpp"
+
 #include <memory>
 #include <utility>
 #include <vector>
 
 namespace troupe::actors {
+namespace {
 
-result<void> write_state(runtime::CheckpointWriter& writer, const std::string& role,
-                         std::int64_t part, const EngineState& state) {
-  if (part == 0) TROUPE_TRY_VOID(writer.add_state(role, state.json));
-  TROUPE_TRY(const TensorRows rows, TensorRows::open(state.tensors));
-  for (const NamedTensor& tensor : rows.tensors())
-    TROUPE_TRY_VOID(writer.add_tensor<float>(role + "/" + tensor.name, tensor.shape, tensor.data));
+result<EngineState> read_pieces(const runtime::Checkpoint& checkpoint, const std::string& role) {
+  EngineState state;
+  state.sharded = true;
+  TROUPE_TRY(state.json, checkpoint.state(role));
+  TROUPE_TRY(const ShardManifest manifest, read_manifest(checkpoint, role));
+  const auto values = std::make_shared<std::vector<std::vector<float>>>();
+  std::vector<StatePiece> pieces;
+  for (const auto& [name, tensor] : manifest.tensors) {
+    for (const ManifestPiece& piece : tensor.pieces) {
+      TROUPE_TRY(std::vector<float> data, checkpoint.tensor<float>(piece.entry));
+      values->push_back(std::move(data));
+      pieces.push_back(
+          {.name = name, .whole = tensor.shape, .box = piece.box, .data = values->back()});
+    }
+  }
+  TROUPE_TRY(state.tensors, piece_batch(pieces, values));
+  return state;
+}
+
+}  // namespace
+
+result<void> StateWriter::add(std::int64_t part, std::span<const EngineState> ranks) {
+  for (const EngineState& state : ranks) {
+    if (!state.json.empty()) TROUPE_TRY_VOID(writer_.add_state(role_, state.json));
+    if (part >= state.parts || !state.tensors.rows_fixed()) continue;
+    if (!state.sharded) {
+      TROUPE_TRY(const TensorRows rows, TensorRows::open(state.tensors));
+      for (const NamedTensor& tensor : rows.tensors())
+        TROUPE_TRY_VOID(
+            writer_.add_tensor<float>(role_ + "/" + tensor.name, tensor.shape, tensor.data));
+      continue;
+    }
+    sharded_ = true;
+    TROUPE_TRY(const PieceRows rows, PieceRows::open(state.tensors, nullptr));
+    for (const StatePiece& piece : rows.pieces()) {
+      TROUPE_TRY_VOID(add_piece(manifest_, role_, piece));
+      std::vector<std::int64_t> shape{piece.box.rows()};
+      if (piece.whole.size() > 1) shape.push_back(piece.box.cols());
+      TROUPE_TRY_VOID(
+          writer_.add_tensor<float>(piece_entry(role_, piece), std::move(shape), piece.data));
+    }
+  }
   return {};
 }
 
+result<void> StateWriter::finish() {
+  if (!sharded_) return {};
+  TROUPE_TRY_VOID(check_coverage(manifest_, "state of " + role_));
+  return writer_.add_state(manifest_state(role_), manifest_.to_json());
+}
+
+WeightGather::WeightGather(std::span<const TensorShape> tensors)
+    : weights_(WeightSet::zeros(tensors)) {
+  // Named beforehand, so that one of which nothing comes is missed.
+  for (const TensorShape& tensor : tensors)
+    manifest_.tensors[std::string(kWeightPrefix) + tensor.name].shape = tensor.shape;
+}
+
+result<void> WeightGather::add(std::span<const EngineState> ranks) {
+  for (const EngineState& state : ranks) {
+    if (!state.tensors.rows_fixed()) continue;
+    TROUPE_TRY(const PieceRows rows, PieceRows::open(state.tensors, nullptr));
+    for (const StatePiece& piece : rows.pieces()) {
+      if (!manifest_.tensors.contains(piece.name))
+        return fail(ErrorCode::kNotFound, "weights: tensor {} is not of this model", piece.name);
+      TROUPE_TRY_VOID(add_piece(manifest_, "policy", piece));
+      const NamedTensor* const tensor = weights_.find(piece.name.substr(kWeightPrefix.size()));
+      const std::span<float> target = weights_.mutable_data(tensor->name);
+      const std::int64_t stride = whole_box(tensor->shape).cols();
+      for (std::int64_t row = 0; row < piece.box.rows(); ++row)
+        std::copy_n(piece.data.begin() + row * piece.box.cols(), piece.box.cols(),
+                    target.begin() + (piece.box.row_begin + row) * stride + piece.box.col_begin);
+    }
+  }
+  return {};
+}
+
+result<WeightSet> WeightGather::finish() {
+  TROUPE_TRY_VOID(check_coverage(manifest_, "policy weights"));
+  return std::move(weights_);
+}
+
 result<EngineState> read_state(const runtime::Checkpoint& checkpoint, const std::string& role) {
+  if (checkpoint.index().states.contains(manifest_state(role)))
+    return read_pieces(checkpoint, role);
   EngineState state;
   TROUPE_TRY(state.json, checkpoint.state(role));
   const std::string prefix = role + "/";
@@ -30,6 +108,25 @@ result<EngineState> read_state(const runtime::Checkpoint& checkpoint, const std:
   }
   TROUPE_TRY(state.tensors, tensor_batch(tensors, values));
   return state;
+}
+
+result<WeightSet> read_weights(const runtime::Checkpoint& checkpoint, std::string_view role,
+                               std::span<const TensorShape> tensors) {
+  std::optional<ShardManifest> manifest;
+  if (checkpoint.index().states.contains(manifest_state(role))) {
+    TROUPE_TRY(manifest, read_manifest(checkpoint, role));
+  }
+  WeightSet out = WeightSet::zeros(tensors);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const TensorShape state{std::string(kWeightPrefix) + tensors[i].name, tensors[i].shape};
+    TROUPE_TRY(const std::vector<float> values,
+               read_tensor(checkpoint, role, manifest ? &*manifest : nullptr, state));
+    if (values.size() != out.mutable_data(i).size())
+      return fail(ErrorCode::kConflict, "{}: tensor {} has {} numbers, wanted shape {}",
+                  checkpoint.folder().string(), state.name, values.size(), shape_text(state.shape));
+    std::ranges::copy(values, out.mutable_data(i).begin());
+  }
+  return out;
 }
 
 }  // namespace troupe::actors

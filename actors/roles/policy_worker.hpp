@@ -86,7 +86,8 @@ class PolicyWorker : public TrainWorker {
         method<&PolicyWorker::sft_loss>("sft_loss", args(scatter), returns(first))
             .phase("log_prob"),
         method<&PolicyWorker::weights>("weights", args(broadcast), returns(all)),
-        method<&PolicyWorker::state>("state", args(broadcast), returns(first)),
+        method<&PolicyWorker::weight_parts>("weight_parts", args(broadcast), returns(all)),
+        method<&PolicyWorker::state>("state", args(broadcast), returns(all)),
         method<&PolicyWorker::load_state>("load_state", args(broadcast), returns(none))
             .phase("train")};
   }

@@ -8,7 +8,8 @@
 // So there need be no file system that ranks and controller share.
 // **Ownership:** owns the engine; columns over its tensors keep it alive. Borrows the collective.
 // **Threads:** the engine thread of its rank only.
-// **Invariants:** every rank holds the same state; rank 0 gives it.
+// **Invariants:** with a whole engine every rank holds the same state, and rank 0 gives it; of a
+// sharded one each rank gives its own pieces, which cover every tensor once.
 
 #include "actors/algorithm/policy_loss.hpp"
 #include "actors/model/model_config.hpp"
@@ -37,30 +38,35 @@ struct TrainWorkerOptions {
   const PolicyLossRegistry* losses = nullptr;  ///< of a policy; outlives the worker
 };
 
-/// A part of an engine's state: tensors `weights/…`, `adam_m/…`, `adam_v/…`, and in part 0 the
-/// counters as JSON.
+/// A part of what a rank gives of its engine's state: tensors `weights/…`, `adam_m/…`, `adam_v/…`,
+/// and in part 0 of rank 0 the counters as JSON. `tensors` are whole (tensor_batch.hpp), or with
+/// `sharded` pieces (sharded_batch.hpp).
 struct EngineState {
-  std::int64_t parts = 1;  ///< of the whole
+  std::int64_t parts = 1;  ///< of what this rank gives
+  bool sharded = false;
   std::string json;
   runtime::Batch tensors;
 
   static constexpr auto fields() {
     using runtime::field;
-    return std::tuple{field("parts", &EngineState::parts), field("json", &EngineState::json),
-                      field("tensors", &EngineState::tensors)};
+    return std::tuple{field("parts", &EngineState::parts), field("sharded", &EngineState::sharded),
+                      field("json", &EngineState::json), field("tensors", &EngineState::tensors)};
   }
 };
 
-/// Most tensor bytes of one part, if it has more than one tensor: what the controller holds at a
-/// time while it saves.
+/// Most tensor bytes of one part of all ranks, if it has more than one tensor a rank: what the
+/// controller holds at a time while it saves.
 inline constexpr std::int64_t kStatePartBytes = std::int64_t{256} << 20;
 
 class TrainWorker {
  public:
-  /// Part `part` of the state, from rank 0; other ranks give none. Valid until the next update.
+  /// Part `part` of what this rank gives; nothing beyond its parts. Valid until the next update.
   result<EngineState> state(std::int64_t part);
-  /// The whole state, in one part. kConflict or kNotFound naming the tensor when it is of another
-  /// model.
+  /// Part `part` of this rank's share of the weights alone, always as pieces; all shares together
+  /// cover every tensor once.
+  result<EngineState> weight_parts(std::int64_t part);
+  /// The whole state, in one part, of an engine on any mesh; a rank of a sharded engine pulls what
+  /// it needs. kConflict or kNotFound naming the tensor when it is of another model.
   result<void> load_state(const EngineState& state);
 
  protected:
@@ -71,6 +77,9 @@ class TrainWorker {
   static result<std::shared_ptr<TrainEngine>> make_engine(runtime::WorkerContext& context,
                                                           const TrainWorkerOptions& options);
   result<void> enter(runtime::MemoryBook* memory);
+  result<EngineState> whole_state(std::int64_t part);
+  result<EngineState> sharded_state(std::int64_t part);
+  result<EngineState> part_of(std::span<const StatePiece> pieces, std::int64_t part);
 
   runtime::WorkerContext& context_;
   std::shared_ptr<TrainEngine> engine_;     // shared with the columns over its tensors

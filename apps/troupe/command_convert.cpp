@@ -1,4 +1,5 @@
 #include "actors/model/hf_folder.hpp"
+#include "actors/roles/engine_checkpoint.hpp"
 #include "apps/troupe/commands.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
 
@@ -24,16 +25,12 @@ result<void> convert(const ConvertOptions& options) {
                 options.checkpoint, runtime::kIndexFile);
   TROUPE_TRY(const auto checkpoint, runtime::Checkpoint::open(options.checkpoint));
   TROUPE_TRY(const auto config, actors::ModelConfig::load(options.model));
-  std::vector<std::vector<float>> values;
-  std::vector<actors::NamedTensor> tensors;
-  for (const actors::TensorShape& wanted : actors::expected_tensors(config)) {
-    TROUPE_TRY(std::vector<float> data, checkpoint.tensor<float>("actor/weights/" + wanted.name));
-    values.push_back(std::move(data));
-    tensors.push_back({.name = wanted.name, .shape = wanted.shape, .data = values.back()});
-  }
-  TROUPE_TRY_VOID(
-      actors::save_hf_folder(options.out, config, tensors, {.tokenizer_folder = options.model}));
-  fmt::print("{}: {} tensors of step {}\n", options.out, tensors.size(), checkpoint.step());
+  TROUPE_TRY(const actors::WeightSet weights,
+             actors::read_weights(checkpoint, "actor", actors::expected_tensors(config)));
+  TROUPE_TRY_VOID(actors::save_hf_folder(options.out, config, weights.tensors(),
+                                         {.tokenizer_folder = options.model}));
+  fmt::print("{}: {} tensors of step {}\n", options.out, weights.tensors().size(),
+             checkpoint.step());
   return {};
 }
 
