@@ -57,6 +57,12 @@ result<void> Receiver::check_piece(const Flight& flight, std::size_t index,
                 "target rank {}: {}: elements {}+{} from rank {}: crc32c {:08x}, sent as {:08x}",
                 job_.rank, piece_text(piece), piece.first, piece.count, op.source_rank, found.crc,
                 claimed.crc);
+  if (found.tensor != claimed.tensor)
+    return fail(
+        ErrorCode::kCorrupt,
+        "target rank {}: {}: elements {}+{} from rank {}: checksum {:016x}, sent as {:016x}",
+        job_.rank, piece_text(piece), piece.first, piece.count, op.source_rank, found.tensor,
+        claimed.tensor);
   TensorSums& sums = sums_[op.tensor];
   sums.claimed += claimed.tensor;
   sums.found += found.tensor;
