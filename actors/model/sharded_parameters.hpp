@@ -11,8 +11,8 @@
 // **Threads:** the rank's; every rank must lease the same units in the same order. Backward of
 // equal graphs runs in equal order, since on the CPU autograd runs on the calling thread, the
 // latest node first.
-// **Invariants:** at most one unit is there at a time, and then its packed gradients; the pool keeps
-// no more than two of the largest layer beyond them.
+// **Invariants:** at most one unit is there at a time, and then its packed gradients; the pool
+// keeps no more than two of the largest layer beyond them.
 // **Cost:** per pass each unit is gathered once forward and once backward, and reduced once.
 
 #include "actors/model/flat_parameters.hpp"
