@@ -57,6 +57,8 @@ runtime::task<StepReport> synchronous_step(Cast<W>& cast, runtime::Batch prompts
     runtime::Column baseline = co_await timer.timed("gen", greedy_baseline(cast, prompts));
     runtime::value_or_throw(batch.set(std::string(column::kBaselineScores), baseline));
   }
+  const bool learns = step > cast.critic_warmup_steps;
+  co_await timer.timed("sleep", cast.rollout.sleep(learns));  // its memory is the trainer's now
   runtime::Batch old = co_await timer.timed("old_log_prob", cast.policy.log_probs(batch));
   runtime::value_or_throw(batch.merge(old));  // under the trainer: keeps the ratio self-consistent
   if (cast.reference != nullptr) {
@@ -86,10 +88,10 @@ runtime::task<StepReport> synchronous_step(Cast<W>& cast, runtime::Batch prompts
     runtime::Metrics learned = co_await timer.timed("update_critic", cast.critic->update(batch));
     runtime::value_or_throw(report.metrics.merge(learned));
   }
-  if (step > cast.critic_warmup_steps) {
+  if (learns) {
     runtime::Metrics learned = co_await timer.timed("update_actor", cast.policy.update(batch));
     runtime::value_or_throw(report.metrics.merge(learned));
-    // reshard: training layout -> rollout layout
+    // reshard: training layout -> rollout layout; wakes weights before and the KV cache after
     runtime::Metrics moved = co_await timer.timed("update_weights", cast.weights.publish());
     runtime::value_or_throw(report.metrics.merge(moved));
   }

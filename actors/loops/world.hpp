@@ -23,6 +23,7 @@ concept RolloutRole = requires(Role& role, runtime::Batch batch, SamplingOptions
   {
     role.generate(std::move(batch), std::move(sampling))
     } -> std::same_as<runtime::task<runtime::Batch>>;
+  { role.sleep(true) } -> std::same_as<runtime::task<void>>;
 };
 
 template <class Role>

@@ -1,3 +1,4 @@
+#include "actors/roles/role_meshes.hpp"
 #include "actors/roles/world_place.hpp"
 #include "runtime/group/cluster_job.hpp"
 
@@ -22,13 +23,17 @@ class ClusterPlace final : public WorldPlace {
 
   result<WorkerGroup<PolicyWorker>> make_policy(const std::string& name,
                                                 const TrainedRole& role) override {
-    return make<PolicyWorker>(name, name, TrainSpec{role.source, role.engine});
+    TROUPE_TRY(Mesh mesh, train_mesh(role.engine.parallel, options_.devices));
+    return make<PolicyWorker>(name, name, std::move(mesh), TrainSpec{role.source, role.engine});
   }
   result<WorkerGroup<CriticWorker>> make_critic(const TrainedRole& role) override {
-    return make<CriticWorker>("critic", kCriticProgram, TrainSpec{role.source, role.engine});
+    TROUPE_TRY(Mesh mesh, train_mesh(role.engine.parallel, options_.devices));
+    return make<CriticWorker>("critic", kCriticProgram, std::move(mesh),
+                              TrainSpec{role.source, role.engine});
   }
   result<WorkerGroup<RolloutWorker>> make_rollout() override {
-    return make<RolloutWorker>("rollout", kRolloutProgram,
+    TROUPE_TRY(Mesh mesh, rollout_mesh(options_.rollout_tp, options_.devices));
+    return make<RolloutWorker>("rollout", kRolloutProgram, std::move(mesh),
                                RolloutSpec{options_.policy.source, options_.rollout});
   }
   result<WorkerGroup<RewardWorker>> make_reward() override;
@@ -47,19 +52,20 @@ class ClusterPlace final : public WorldPlace {
       out.bundles.push_back(pool_.bundles[rank % pool_.bundles.size()]);
     return out;
   }
-  runtime::GroupOptions group_options(const std::string& name, int ranks) const {
+  runtime::GroupOptions group_options(const std::string& name, Mesh mesh) const {
     runtime::GroupOptions group;
     group.name = name;
-    group.mesh = Mesh::data_parallel(ranks);
+    group.mesh = std::move(mesh);
     group.trace = options_.trace;
     group.call_deadline = options_.call_deadline;
     group.create_deadline = options_.create_deadline;
     return group;
   }
   template <class W, class Spec>
-  result<WorkerGroup<W>> make(const std::string& group, const std::string& name, const Spec& spec) {
+  result<WorkerGroup<W>> make(const std::string& group, const std::string& name, Mesh mesh,
+                              const Spec& spec) {
     TROUPE_TRY(RemoteProgram wanted, program(name, spec, options_.devices));
-    runtime::GroupOptions options = group_options(group, options_.devices);
+    runtime::GroupOptions options = group_options(group, std::move(mesh));
     options.lanes = pool_.lanes;
     return WorkerGroup<W>::create(*pool_.job, std::move(options), std::move(wanted));
   }
@@ -71,7 +77,8 @@ class ClusterPlace final : public WorldPlace {
 result<WorkerGroup<RewardWorker>> ClusterPlace::make_reward() {
   const RewardSpec spec{options_.policy.source.tokenizer_folder, options_.reward_rule};
   TROUPE_TRY(RemoteProgram wanted, program(kRewardProgram, spec, options_.reward_workers));
-  runtime::GroupOptions options = group_options("reward", options_.reward_workers);
+  runtime::GroupOptions options =
+      group_options("reward", Mesh::data_parallel(options_.reward_workers));
   options.collectives = false;
   return WorkerGroup<RewardWorker>::create(*pool_.job, std::move(options), std::move(wanted));
 }

@@ -1,8 +1,11 @@
 #include "actors/roles/group_world.hpp"
 
 #include "actors/loops/columns.hpp"
+#include "actors/model/weight_set.hpp"
+#include "actors/roles/canary.hpp"
 #include "actors/roles/engine_checkpoint.hpp"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +13,22 @@
 namespace troupe::actors {
 
 using runtime::task;
+
+namespace {
+
+/// Within what both engines take as one sequence.
+CanaryRequest canary_of(const WorldOptions& options) {
+  const TrainEngineOptions& engine = options.policy.engine;
+  std::int64_t most = std::min(
+      options.policy.model.positions_max,
+      engine.forward_tokens_max > 0 ? engine.forward_tokens_max : engine.micro_batch_tokens_max);
+  if (options.rollout.max_model_tokens > 0)
+    most = std::min<std::int64_t>(most, options.rollout.max_model_tokens);
+  if (options.publication.canary_tokens == 0 || most < 2) return {};
+  return canary_request(options.policy.model.vocab_size, most, options.publication.canary_tokens);
+}
+
+}  // namespace
 
 result<std::unique_ptr<GroupWorld>> GroupWorld::create(std::unique_ptr<WorldPlace> place,
                                                        const WorldOptions& options) {
@@ -23,6 +42,7 @@ result<std::unique_ptr<GroupWorld>> GroupWorld::create(std::unique_ptr<WorldPlac
 }
 
 result<void> GroupWorld::create_groups(const WorldOptions& options) {
+  model_ = options.policy.model;
   TROUPE_TRY(policy_, place_->make_policy("policy", options.policy));
   if (options.reference) {
     TrainedRole frozen = *options.reference;
@@ -38,14 +58,14 @@ result<void> GroupWorld::create_groups(const WorldOptions& options) {
 }
 
 void GroupWorld::create_roles(const WorldOptions& options) {
-  rollout_role_.emplace(*rollout_);
+  rollout_role_.emplace(*rollout_, options.publication.sleep);
   reward_role_.emplace(*reward_);
   policy_role_.emplace(*policy_,
                        LogProbRequest{.temperature = options.temperature,
                                       .column = std::string(column::kOldLogProbs),
                                       .compare = true},
                        options.policy_update, options.policy.plan);
-  weights_role_.emplace(*policy_, *rollout_);
+  weights_role_.emplace(*policy_, *rollout_, options.publication, canary_of(options));
   if (reference_)
     reference_role_.emplace(*reference_,
                             LogProbRequest{.temperature = options.temperature,
@@ -78,10 +98,8 @@ task<void> GroupWorld::load(const runtime::Checkpoint& checkpoint) {
   if (critic_) co_await load_role(*critic_, "critic", checkpoint);
 }
 
-task<WeightHandle> GroupWorld::policy_weights() {
-  std::vector<WeightHandle> handles =
-      co_await policy_->call<&PolicyWorker::weights>(weights_role_->version());
-  co_return handles.front();
+task<WeightSet> GroupWorld::policy_weights() {
+  co_return co_await gather_weights(*policy_, expected_tensors(model_));
 }
 
 }  // namespace troupe::actors

@@ -14,6 +14,7 @@
 // number of devices give the same tokens, metrics and weights wherever the groups run.
 
 #include "actors/loops/world.hpp"
+#include "actors/roles/group_weights.hpp"
 #include "actors/roles/role_handles.hpp"
 #include "actors/roles/world_place.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
@@ -50,8 +51,8 @@ class GroupWorld {
   /// Engines, optimizer and counters of the trained roles, as `actor` and `critic`.
   runtime::task<void> save(runtime::CheckpointWriter& writer);
   runtime::task<void> load(const runtime::Checkpoint& checkpoint);
-  /// The policy's weights of rank 0, valid until its next update.
-  runtime::task<WeightHandle> policy_weights();
+  /// A copy of the policy's weights, whole, whatever its mesh.
+  runtime::task<WeightSet> policy_weights();
 
   /// Why the world cannot go on, once a rank of any group has died.
   std::optional<Error> dead_cause() const;
@@ -67,6 +68,7 @@ class GroupWorld {
   void create_roles(const WorldOptions& options);
 
   SteadyClock clock_;
+  ModelConfig model_;  ///< of the policy
   std::unique_ptr<WorldPlace> place_;
   std::optional<runtime::WorkerGroup<PolicyWorker>> policy_;
   std::optional<runtime::WorkerGroup<PolicyWorker>> reference_;

@@ -1,5 +1,7 @@
+#include "actors/roles/role_meshes.hpp"
 #include "actors/roles/world_place.hpp"
 
+#include <type_traits>
 #include <utility>
 
 namespace troupe::actors {
@@ -20,10 +22,14 @@ class LocalPlace final : public WorldPlace {
 
   result<WorkerGroup<PolicyWorker>> make_policy(const std::string& name,
                                                 const TrainedRole& role) override {
-    return make_trained<PolicyWorker>(name, role);
+    return make_trained(name, role, [this](WorkerContext& context, const auto& options) {
+      return PolicyWorker::create(context, options, seat());
+    });
   }
   result<WorkerGroup<CriticWorker>> make_critic(const TrainedRole& role) override {
-    return make_trained<CriticWorker>("critic", role);
+    return make_trained("critic", role, [](WorkerContext& context, const auto& options) {
+      return CriticWorker::create(context, options);
+    });
   }
   result<WorkerGroup<RolloutWorker>> make_rollout() override;
   result<WorkerGroup<RewardWorker>> make_reward() override;
@@ -32,22 +38,30 @@ class LocalPlace final : public WorldPlace {
   }
 
  private:
-  template <class W>
-  result<WorkerGroup<W>> make_trained(const std::string& name, const TrainedRole& role) {
-    runtime::GroupOptions group = group_options(name, trained_phases(role.model, role.engine));
-    return WorkerGroup<W>::create(system_, std::move(group), [&](WorkerContext& context) {
-      return W::create(context, TrainWorkerOptions{.model = role.model,
-                                                   .weights = role.weights,
-                                                   .engine = role.engine,
-                                                   .memory = memory_of(context),
-                                                   .losses = &options_.losses});
+  template <class Create>
+  auto make_trained(const std::string& name, const TrainedRole& role, Create create)
+      -> result<WorkerGroup<typename std::invoke_result_t<
+          Create, WorkerContext&, const TrainWorkerOptions&>::value_type::element_type>> {
+    using Worker =
+        typename std::invoke_result_t<Create, WorkerContext&,
+                                      const TrainWorkerOptions&>::value_type::element_type;
+    TROUPE_TRY(Mesh mesh, train_mesh(role.engine.parallel, options_.devices));
+    runtime::GroupOptions group =
+        group_options(name, std::move(mesh), trained_phases(role.model, role.engine));
+    return WorkerGroup<Worker>::create(system_, std::move(group), [&](WorkerContext& context) {
+      return create(context, TrainWorkerOptions{.model = role.model,
+                                                .weights = role.weights,
+                                                .engine = role.engine,
+                                                .memory = memory_of(context),
+                                                .losses = &options_.losses});
     });
   }
+  WeightSeat seat() const { return {.port = port_.get()}; }
   runtime::MemoryBook* memory_of(const WorkerContext& context) {
     return &devices_[static_cast<std::size_t>(context.rank().value)]->memory();
   }
-  runtime::GroupOptions plain_options(const std::string& name, int ranks) const;
-  runtime::GroupOptions group_options(const std::string& name, const PhaseNeeds& needs);
+  runtime::GroupOptions plain_options(const std::string& name, Mesh mesh) const;
+  runtime::GroupOptions group_options(const std::string& name, Mesh mesh, const PhaseNeeds& needs);
 
   runtime::ActorSystem& system_;
   const WorldOptions options_;
@@ -55,20 +69,22 @@ class LocalPlace final : public WorldPlace {
   const RewardRegistry& rules_;
   std::vector<std::unique_ptr<DeviceGate>> devices_;
   std::vector<std::unique_ptr<RoleGate>> role_gates_;
+  std::unique_ptr<reshard::WeightPort> port_ = reshard::WeightPort::local();
 };
 
-runtime::GroupOptions LocalPlace::plain_options(const std::string& name, int ranks) const {
+runtime::GroupOptions LocalPlace::plain_options(const std::string& name, Mesh mesh) const {
   runtime::GroupOptions group;
   group.name = name;
-  group.mesh = Mesh::data_parallel(ranks);
+  group.mesh = std::move(mesh);
   group.trace = options_.trace;
   group.call_deadline = options_.call_deadline;
   group.create_deadline = options_.create_deadline;
   return group;
 }
 
-runtime::GroupOptions LocalPlace::group_options(const std::string& name, const PhaseNeeds& needs) {
-  runtime::GroupOptions group = plain_options(name, options_.devices);
+runtime::GroupOptions LocalPlace::group_options(const std::string& name, Mesh mesh,
+                                                const PhaseNeeds& needs) {
+  runtime::GroupOptions group = plain_options(name, std::move(mesh));
   for (const auto& device : devices_) {
     role_gates_.push_back(std::make_unique<RoleGate>(*device, name));
     for (const auto& [phase, need] : needs)
@@ -79,16 +95,20 @@ runtime::GroupOptions LocalPlace::group_options(const std::string& name, const P
 }
 
 result<WorkerGroup<RolloutWorker>> LocalPlace::make_rollout() {
+  TROUPE_TRY(Mesh mesh, rollout_mesh(options_.rollout_tp, options_.devices));
   return WorkerGroup<RolloutWorker>::create(
-      system_, group_options("rollout", rollout_phases()), [&](WorkerContext& context) {
+      system_, group_options("rollout", std::move(mesh), rollout_phases()),
+      [&](WorkerContext& context) {
         return RolloutWorker::create(context, {.model = options_.policy.model,
                                                .engine = options_.rollout,
-                                               .memory = memory_of(context)});
+                                               .memory = memory_of(context),
+                                               .seat = seat()});
       });
 }
 
 result<WorkerGroup<RewardWorker>> LocalPlace::make_reward() {
-  runtime::GroupOptions group = plain_options("reward", options_.reward_workers);
+  runtime::GroupOptions group =
+      plain_options("reward", Mesh::data_parallel(options_.reward_workers));
   group.collectives = false;
   return WorkerGroup<RewardWorker>::create(system_, std::move(group), [&](WorkerContext&) {
     return std::make_unique<RewardWorker>(tokenizer_, rules_, options_.reward_rule);

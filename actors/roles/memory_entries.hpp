@@ -29,14 +29,24 @@ class MemoryEntries {
   result<void> add(const std::string& what, Bytes bytes, runtime::Eviction eviction,
                    runtime::Residency residency, runtime::MemoryActions actions = {});
 
+  /// The owner has thrown away the contents of an entry that it added; the next phase that needs it
+  /// loads it. Nothing when there is no such entry.
+  result<void> dropped(const std::string& what);
+
   /// `weights`, and for a trainable engine `gradients` (dropped when others need room) and
   /// `optimizer`.
   result<void> add_engine(TrainEngine& engine);
 
  private:
+  struct Kept {
+    runtime::MemoryEntry entry;
+    runtime::MemoryActions actions;
+  };
+  result<void> enter(Kept kept);
+
   runtime::MemoryBook* memory_;
   std::string role_;
-  std::vector<runtime::MemoryKey> keys_;
+  std::vector<Kept> kept_;
 };
 
 /// Most bytes that one micro-batch saves for its backward pass: an estimate from the shapes, per

@@ -48,11 +48,18 @@ result<void> compare_log_probs(const Batch& batch, const PackedBatch& packed,
 
 }  // namespace
 
+PolicyWorker::PolicyWorker(runtime::WorkerContext& context, std::shared_ptr<TrainEngine> engine,
+                           const PolicyLossRegistry* losses, WeightSeat seat)
+    : TrainWorker(context, std::move(engine)),
+      losses_(losses),
+      door_(std::move(seat), fmt::format("{} rank {}", context.group(), context.rank().value)) {}
+
 result<std::unique_ptr<PolicyWorker>> PolicyWorker::create(runtime::WorkerContext& context,
-                                                           const TrainWorkerOptions& options) {
+                                                           const TrainWorkerOptions& options,
+                                                           WeightSeat seat) {
   TROUPE_TRY(auto engine, make_engine(context, options));
   std::unique_ptr<PolicyWorker> worker(
-      new PolicyWorker(context, std::move(engine), options.losses));
+      new PolicyWorker(context, std::move(engine), options.losses, std::move(seat)));
   TROUPE_TRY_VOID(worker->enter(options.memory));
   return worker;
 }
@@ -96,6 +103,7 @@ result<Metrics> PolicyWorker::update(const Batch& batch, const PolicyUpdateSetti
                             .loss = loss,
                             .objective = settings.objective,
                             .loss_scale_factor = settings.loss_scale_factor};
+  TROUPE_TRY(const auto lease, start_update());
   return engine_->update_policy(packed.pack.view(), update);
 }
 
@@ -103,6 +111,7 @@ result<Metrics> PolicyWorker::update_sft(const Batch& batch) {
   TROUPE_TRY(const Batch local, batch.resolve());
   TROUPE_TRY(const PackedBatch packed, pack_batch(local));
   TROUPE_TRY(const std::vector<std::uint8_t> mask, response_mask(local, packed));
+  TROUPE_TRY(const auto lease, start_update());
   return engine_->update_sft(packed.pack.view(), mask);
 }
 
@@ -116,11 +125,40 @@ result<Metrics> PolicyWorker::sft_loss(const Batch& batch) {
   return metrics;
 }
 
-result<WeightHandle> PolicyWorker::weights(WeightVersion version) {
-  TROUPE_TRY(const Batch tensors, tensor_batch(engine_->weights(), engine_));
-  WeightHandle handle{.tensors = {}, .version = version};
-  TROUPE_TRY(handle.tensors, context_.columns().put(tensors));
-  return handle;
+result<std::unique_ptr<reshard::UpdateLease>> PolicyWorker::start_update() {
+  if (source_ == nullptr) return std::unique_ptr<reshard::UpdateLease>();
+  return source_->start_update(context_.deadline());
+}
+
+result<void> PolicyWorker::load_state(const EngineState& state) {
+  TROUPE_TRY(const auto lease, start_update());
+  return TrainWorker::load_state(state);
+}
+
+result<WeightLayout> PolicyWorker::weight_layout() {
+  return WeightLayout{
+      .tensors = engine_->tensors(), .layout = engine_->layout(), .host = door_.host()};
+}
+
+result<void> PolicyWorker::open_publication(const PublicationSetup& setup) {
+  source_.reset();
+  TROUPE_TRY(auto plan, door_.open(setup));
+  std::vector<std::span<const std::byte>> buffers;
+  for (const std::span<const float> buffer : engine_->buffers())
+    buffers.push_back(std::as_bytes(buffer));
+  source_ = std::make_unique<reshard::PublicationSource>(std::move(plan), context_.rank().value,
+                                                         std::move(buffers), door_.port());
+  return {};
+}
+
+result<reshard::Reply> PolicyWorker::publication(const reshard::Command& command) {
+  if (source_ == nullptr) return no_publication(door_);
+  return source_->handle(command);
+}
+
+result<void> PolicyWorker::release_gradients() {
+  engine_->offload();
+  return entries_->dropped("gradients");
 }
 
 }  // namespace troupe::actors

@@ -2,14 +2,16 @@
 
 // The trainer rank: a policy, or a frozen reference, over one train engine.
 //
-// **Ownership:** as TrainWorker; borrows the losses.
+// **Ownership:** as TrainWorker; borrows the losses, and the weight port if it was given one.
 // **Threads:** the engine thread of its rank only.
 // **Invariants:** every rank of the group gets the same calls; a rank may have no rows.
 
 #include "actors/algorithm/objective.hpp"
+#include "actors/roles/publication_wire.hpp"
 #include "actors/roles/role_wire.hpp"
 #include "actors/roles/train_worker.hpp"
-#include "actors/roles/weight_handle.hpp"
+#include "actors/roles/weight_door.hpp"
+#include "reshard/execution/publication_source.hpp"
 
 #include <cstdint>
 #include <memory>
@@ -52,7 +54,8 @@ struct PolicyUpdateSettings {
 class PolicyWorker : public TrainWorker {
  public:
   static result<std::unique_ptr<PolicyWorker>> create(runtime::WorkerContext& context,
-                                                      const TrainWorkerOptions& options);
+                                                      const TrainWorkerOptions& options,
+                                                      WeightSeat seat = {});
 
   /// `prompts`, `responses` → the column named in the request, jagged f32; metrics
   /// `training/rollout_probs_diff_{mean,max}` and `training/rollout_log_probs_diff_max` when
@@ -70,8 +73,18 @@ class PolicyWorker : public TrainWorker {
   /// Mean cross-entropy over all ranks, without an update.
   result<runtime::Metrics> sft_loss(const runtime::Batch& batch);
 
-  /// The tensors stay here; valid until the next update.
-  result<WeightHandle> weights(WeightVersion version);
+  /// Waits for the end of a publication that reads the weights.
+  result<void> load_state(const EngineState& state);
+
+  /// Where this rank's weights lie.
+  result<WeightLayout> weight_layout();
+  /// Gets ready for publications of these rosters.
+  result<void> open_publication(const PublicationSetup& setup);
+  /// A step of a publication: between begin and commit or abort the weights do not change, and
+  /// targets read them where they lie. Errors are in the reply.
+  result<reshard::Reply> publication(const reshard::Command& command);
+  /// Gives the gradient buffer back until the next update.
+  result<void> release_gradients();
 
   static constexpr auto methods() {
     using namespace runtime;
@@ -85,7 +98,11 @@ class PolicyWorker : public TrainWorker {
             .phase("train"),
         method<&PolicyWorker::sft_loss>("sft_loss", args(scatter), returns(first))
             .phase("log_prob"),
-        method<&PolicyWorker::weights>("weights", args(broadcast), returns(all)),
+        method<&PolicyWorker::weight_layout>("weight_layout", args(), returns(all)),
+        method<&PolicyWorker::open_publication>("open_publication", args(broadcast), returns(none)),
+        method<&PolicyWorker::publication>("publication", args(broadcast), returns(all)),
+        method<&PolicyWorker::release_gradients>("release_gradients", args(), returns(none))
+            .phase("release"),
         method<&PolicyWorker::weight_parts>("weight_parts", args(broadcast), returns(all)),
         method<&PolicyWorker::state>("state", args(broadcast), returns(all)),
         method<&PolicyWorker::load_state>("load_state", args(broadcast), returns(none))
@@ -94,10 +111,13 @@ class PolicyWorker : public TrainWorker {
 
  private:
   PolicyWorker(runtime::WorkerContext& context, std::shared_ptr<TrainEngine> engine,
-               const PolicyLossRegistry* losses)
-      : TrainWorker(context, std::move(engine)), losses_(losses) {}
+               const PolicyLossRegistry* losses, WeightSeat seat);
+  /// Held while the weights change; null when nobody ever reads them.
+  result<std::unique_ptr<reshard::UpdateLease>> start_update();
 
   const PolicyLossRegistry* losses_;  // null: this rank updates nothing
+  WeightDoor door_;
+  std::unique_ptr<reshard::PublicationSource> source_;  // null before open_publication
 };
 
 }  // namespace troupe::actors

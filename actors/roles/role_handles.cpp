@@ -74,6 +74,12 @@ task<Batch> GroupRollout::generate(Batch prompts, SamplingOptions sampling) {
   co_return prompts;
 }
 
+task<void> GroupRollout::sleep(bool publication_follows) {
+  if (!level_) co_return;
+  const SleepLevel level = publication_follows ? *level_ : SleepLevel::kKv;
+  co_await group_.call<&RolloutWorker::sleep>(level);
+}
+
 task<Batch> GroupReward::score(Batch batch) {
   Batch needed = select_present(
       batch, {column::kResponses, column::kDataSource, column::kGroundTruth, column::kExtraInfo});
@@ -136,24 +142,5 @@ task<Metrics> GroupCritic::update(Batch batch) {
   ++updates_;
   co_return metrics;
 }
-
-task<std::int64_t> GroupWeights::publish_as(WeightVersion version) {
-  std::vector<WeightHandle> handles = co_await policy_.call<&PolicyWorker::weights>(version);
-  std::int64_t bytes = 0;
-  for (const WeightHandle& handle : handles) bytes += tensor_bytes(handle.tensors);
-  co_await rollout_.call<&RolloutWorker::load_weights>(std::move(handles));
-  version_ = version;
-  co_return bytes;
-}
-
-task<Metrics> GroupWeights::publish() {
-  const std::int64_t bytes = co_await publish_as(WeightVersion{version_.value + 1});
-  Metrics metrics;
-  metrics.add("update_weights/bytes", static_cast<double>(bytes), Reduction::kSum);
-  metrics.add("training/weight_version", static_cast<double>(version_.value), Reduction::kLast);
-  co_return metrics;
-}
-
-task<void> GroupWeights::publish_present() { co_await publish_as(version_); }
 
 }  // namespace troupe::actors

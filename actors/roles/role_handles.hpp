@@ -16,6 +16,7 @@
 #include "runtime/group/worker_group.hpp"
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace troupe::actors {
@@ -23,11 +24,18 @@ namespace troupe::actors {
 class GroupRollout {
  public:
   explicit GroupRollout(runtime::WorkerGroup<RolloutWorker>& group) : group_(group) {}
+  /// `level`: what `sleep` gives back; nothing: it does nothing.
+  GroupRollout(runtime::WorkerGroup<RolloutWorker>& group, std::optional<SleepLevel> level)
+      : group_(group), level_(level) {}
   /// `prompts` with the generated columns merged in.
   runtime::task<runtime::Batch> generate(runtime::Batch prompts, SamplingOptions sampling);
+  /// Gives memory back until the next publication; weights only if one comes before the next
+  /// generation.
+  runtime::task<void> sleep(bool publication_follows);
 
  private:
   runtime::WorkerGroup<RolloutWorker>& group_;
+  std::optional<SleepLevel> level_;
 };
 
 class GroupReward {
@@ -101,28 +109,6 @@ class GroupCritic {
   ValueUpdateSettings settings_;
   MinibatchPlan plan_;
   std::int64_t updates_ = 0;
-};
-
-/// Publishes the policy's weights to the rollout ranks, rank i to rank i, and counts versions.
-class GroupWeights {
- public:
-  GroupWeights(runtime::WorkerGroup<PolicyWorker>& policy,
-               runtime::WorkerGroup<RolloutWorker>& rollout)
-      : policy_(policy), rollout_(rollout) {}
-  /// Metrics `update_weights/bytes` and `training/weight_version`.
-  runtime::task<runtime::Metrics> publish();
-  /// Publishes again under the present version: after a start or a resume.
-  runtime::task<void> publish_present();
-
-  WeightVersion version() const { return version_; }
-  void set_version(WeightVersion version) { version_ = version; }
-
- private:
-  runtime::task<std::int64_t> publish_as(WeightVersion version);
-
-  runtime::WorkerGroup<PolicyWorker>& policy_;
-  runtime::WorkerGroup<RolloutWorker>& rollout_;
-  WeightVersion version_{0};
 };
 
 }  // namespace troupe::actors

@@ -8,10 +8,13 @@
 #include "actors/text/tokenizer.hpp"
 #include "runtime/cluster/agent_lanes.hpp"
 #include "runtime/comm/collective_gloo.hpp"
+#include "runtime/group/host_clock.hpp"
 
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <type_traits>
 #include <utility>
 
 namespace troupe::actors {
@@ -24,8 +27,13 @@ using SpecBytes = std::span<const std::byte>;
 struct RankParts {
   RoleRegistries registries;
   std::shared_ptr<runtime::AgentLanes> lanes;  // null without an agent
+  std::string address;                         // of this host towards its controller
   std::optional<Tokenizer> tokenizer;
 
+  /// Hosts differ in the boot of their kernel, or are containers with addresses of their own.
+  WeightSeat seat() const {
+    return {.port = nullptr, .host = runtime::host_boot_id() + " " + address, .address = address};
+  }
   void declare(const PhaseNeeds& needs) const {
     if (!lanes) return;
     for (const auto& [phase, need] : needs) lanes->declare(phase, need.resident, need.scratch);
@@ -36,16 +44,17 @@ struct RankParts {
   }
 };
 
-template <class W>
-result<std::unique_ptr<W>> make_trained(RankParts& parts, WorkerContext& context, SpecBytes spec) {
+template <class Create>
+auto make_trained(RankParts& parts, SpecBytes spec, Create create)
+    -> std::invoke_result_t<Create, const TrainWorkerOptions&> {
   TROUPE_TRY(const TrainSpec wanted, runtime::decode_value<TrainSpec>(spec));
   TROUPE_TRY(const OpenedModel model, open_model(wanted.model));
   parts.declare(trained_phases(model.config, wanted.engine));
-  return W::create(context, TrainWorkerOptions{.model = model.config,
-                                               .weights = model.weights.tensors(),
-                                               .engine = wanted.engine,
-                                               .memory = parts.lanes.get(),
-                                               .losses = &parts.registries.losses});
+  return create(TrainWorkerOptions{.model = model.config,
+                                   .weights = model.weights.tensors(),
+                                   .engine = wanted.engine,
+                                   .memory = parts.lanes.get(),
+                                   .losses = &parts.registries.losses});
 }
 
 result<std::unique_ptr<RolloutWorker>> make_rollout(RankParts& parts, WorkerContext& context,
@@ -54,7 +63,7 @@ result<std::unique_ptr<RolloutWorker>> make_rollout(RankParts& parts, WorkerCont
   TROUPE_TRY(const ModelConfig model, config_of(wanted.model));
   parts.declare(rollout_phases());
   RolloutWorker::Options options{
-      .model = model, .engine = wanted.engine, .memory = parts.lanes.get()};
+      .model = model, .engine = wanted.engine, .memory = parts.lanes.get(), .seat = parts.seat()};
   if (!wanted.model.tokenizer_folder.empty()) {
     TROUPE_TRY_VOID(parts.open_tokenizer(wanted.model.tokenizer_folder));
     options.engine.token_bytes = [&parts](std::int32_t id) {
@@ -84,11 +93,15 @@ void add_role_programs(runtime::RankPrograms& programs, RoleRegistries registrie
   parts->registries = std::move(registries);
   for (const char* name : {kPolicyProgram, kReferenceProgram}) {
     programs.add<PolicyWorker>(name, [parts](WorkerContext& context, SpecBytes spec) {
-      return make_trained<PolicyWorker>(*parts, context, spec);
+      return make_trained(*parts, spec, [&](const TrainWorkerOptions& options) {
+        return PolicyWorker::create(context, options, parts->seat());
+      });
     });
   }
   programs.add<CriticWorker>(kCriticProgram, [parts](WorkerContext& context, SpecBytes spec) {
-    return make_trained<CriticWorker>(*parts, context, spec);
+    return make_trained(*parts, spec, [&](const TrainWorkerOptions& options) {
+      return CriticWorker::create(context, options);
+    });
   });
   programs.add<RolloutWorker>(kRolloutProgram, [parts](WorkerContext& context, SpecBytes spec) {
     return make_rollout(*parts, context, spec);
@@ -96,7 +109,10 @@ void add_role_programs(runtime::RankPrograms& programs, RoleRegistries registrie
   programs.add<RewardWorker>(kRewardProgram, [parts](WorkerContext&, SpecBytes spec) {
     return make_reward(*parts, spec);
   });
-  programs.set_collectives(make_collective);
+  programs.set_collectives([parts](const runtime::CollectiveSite& site, Deadline deadline) {
+    parts->address = site.host;  // the ranks meet before their workers are made
+    return make_collective(site, deadline);
+  });
   programs.set_agent_parts(
       [parts](runtime::Ref<runtime::Channel> agent,
               const runtime::RankRecord& record) -> result<runtime::AgentParts> {

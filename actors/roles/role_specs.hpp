@@ -106,7 +106,9 @@ struct WireFields<actors::EngineOptions> {
                       field("kv_blocks", &T::kv_blocks),
                       field("kv_bytes_max", &T::kv_bytes_max),
                       field("share_prompt", &T::share_prompt),
-                      field("kernel", &T::kernel)};
+                      field("kernel", &T::kernel),
+                      field("weight_memory", &T::weight_memory),
+                      field("tp_timeout", &T::tp_timeout)};
   }
 };
 

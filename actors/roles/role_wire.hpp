@@ -101,6 +101,19 @@ struct WireFields<actors::OptimizerOptions> {
 };
 
 template <>
+struct WireFields<actors::ParallelOptions> {
+  static constexpr auto fields() {
+    using T = actors::ParallelOptions;
+    return std::tuple{field("tp", &T::tp),
+                      field("pp", &T::pp),
+                      field("virtual_stages", &T::virtual_stages),
+                      field("sharding", &T::sharding),
+                      field("shard_ranks", &T::shard_ranks),
+                      field("stage_layers", &T::stage_layers)};
+  }
+};
+
+template <>
 struct WireFields<actors::TrainEngineOptions> {
   static constexpr auto fields() {
     using T = actors::TrainEngineOptions;
@@ -113,7 +126,8 @@ struct WireFields<actors::TrainEngineOptions> {
                       field("logit_chunk_tokens", &T::logit_chunk_tokens),
                       field("seed", &T::seed),
                       field("threads", &T::threads),
-                      field("collective_timeout", &T::collective_timeout)};
+                      field("collective_timeout", &T::collective_timeout),
+                      field("parallel", &T::parallel)};
   }
 };
 

@@ -2,6 +2,8 @@
 
 #include "actors/data/prompt_loader.hpp"
 #include "actors/loops/columns.hpp"
+#include "actors/rollout/model_share.hpp"
+#include "reshard/model_shape.hpp"
 #include "runtime/base/log.hpp"
 
 #include <span>
@@ -108,24 +110,42 @@ void add_stats(const RolloutStats& stats, Metrics& metrics) {
 
 }  // namespace
 
+RolloutWorker::RolloutWorker(runtime::WorkerContext& context, WeightSeat seat)
+    : context_(context),
+      door_(std::move(seat), fmt::format("{} rank {}", context.group(), context.rank().value)) {}
+
 result<std::unique_ptr<RolloutWorker>> RolloutWorker::create(runtime::WorkerContext& context,
                                                              const Options& options) {
-  TROUPE_TRY(auto engine, RolloutEngine::create(options.model, options.engine));
-  std::unique_ptr<RolloutWorker> worker(new RolloutWorker(context, std::move(engine)));
-  RolloutEngine& owned = *worker->engine_;
-  worker->entries_ = std::make_unique<MemoryEntries>(options.memory, context.group());
-  const Bytes weights{options.model.parameter_count() * static_cast<std::int64_t>(sizeof(float))};
-  TROUPE_TRY_VOID(worker->entries_->add("weights", weights, runtime::Eviction::kNever,
-                                        runtime::Residency::kResident));
-  runtime::MemoryActions moves{.load = [&owned] { return owned.acquire_kv(); },
+  std::unique_ptr<RolloutWorker> worker(new RolloutWorker(context, options.seat));
+  if (context.mesh().axis_size("tp") > 1)
+    worker->tp_ = std::make_unique<AxisCollective>(context, "tp");
+  TROUPE_TRY(worker->engine_,
+             RolloutEngine::create(options.model, options.engine, worker->tp_.get()));
+  worker->sink_ = std::make_unique<EngineSink>(*worker->engine_);
+  TROUPE_TRY_VOID(worker->enter(options.memory));
+  return worker;
+}
+
+result<void> RolloutWorker::enter(runtime::MemoryBook* memory) {
+  RolloutEngine& engine = *engine_;
+  entries_ = std::make_unique<MemoryEntries>(memory, context_.group());
+  std::int64_t numbers = 0;
+  for (const reshard::Segment& segment : engine.layout().segments)
+    numbers += segment.box.elements();
+  const int sets = engine.options().weight_memory == WeightMemory::kInPlace ? 1 : 2;
+  const Bytes weights{numbers * sets * static_cast<std::int64_t>(sizeof(float))};
+  runtime::MemoryActions wakes{
+      .load = [&engine] { return engine.wake(MemoryTag::kWeights); }, .offload = {}, .drop = {}};
+  TROUPE_TRY_VOID(entries_->add("weights", weights, runtime::Eviction::kNever,
+                                runtime::Residency::kResident, std::move(wakes)));
+  runtime::MemoryActions moves{.load = [&engine] { return engine.acquire_kv(); },
                                .offload = {},
-                               .drop = [&owned]() -> result<void> {
-                                 owned.release_kv();
+                               .drop = [&engine]() -> result<void> {
+                                 engine.release_kv();
                                  return {};
                                }};
-  TROUPE_TRY_VOID(worker->entries_->add("kv cache", owned.kv_bytes(), runtime::Eviction::kDrop,
-                                        runtime::Residency::kResident, std::move(moves)));
-  return worker;
+  return entries_->add("kv cache", engine.kv_bytes(), runtime::Eviction::kDrop,
+                       runtime::Residency::kResident, std::move(moves));
 }
 
 result<Batch> RolloutWorker::generate(const Batch& prompts, const SamplingOptions& sampling) {
@@ -149,5 +169,37 @@ result<void> RolloutWorker::load_weights(const WeightHandle& weights) {
                 weights.version.value);
   return engine_->load_weights(rows.tensors(), weights.version);
 }
+
+result<WeightLayout> RolloutWorker::weight_layout() {
+  return WeightLayout{.tensors = reshard::canonical_tensors(shape_of(engine_->config())),
+                      .layout = engine_->layout(),
+                      .host = door_.host()};
+}
+
+result<void> RolloutWorker::open_publication(const PublicationSetup& setup) {
+  target_.reset();
+  TROUPE_TRY(auto plan, door_.open(setup));
+  target_ = std::make_unique<reshard::PublicationTarget>(
+      std::move(plan), context_.rank().value, *sink_, door_.port(),
+      reshard::TargetOptions{.bucket_bytes = setup.bucket.value});
+  return {};
+}
+
+result<reshard::Reply> RolloutWorker::publication(const reshard::Command& command) {
+  if (target_ == nullptr) return no_publication(door_);
+  return target_->handle(command);
+}
+
+result<CanaryAnswer> RolloutWorker::canary(const CanaryRequest& request) {
+  return engine_->canary(request.prompt, request.tokens);
+}
+
+result<void> RolloutWorker::sleep(SleepLevel level) {
+  TROUPE_TRY_VOID(engine_->sleep(level));
+  TROUPE_TRY_VOID(entries_->dropped("kv cache"));
+  return level == SleepLevel::kWeightsAndKv ? entries_->dropped("weights") : result<void>();
+}
+
+result<void> RolloutWorker::wake() { return engine_->wake(MemoryTag::kKv); }
 
 }  // namespace troupe::actors

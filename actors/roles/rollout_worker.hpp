@@ -8,10 +8,15 @@
 // side by side share one prefill.
 
 #include "actors/model/model_config.hpp"
+#include "actors/roles/axis_collective.hpp"
+#include "actors/roles/engine_sink.hpp"
 #include "actors/roles/memory_entries.hpp"
+#include "actors/roles/publication_wire.hpp"
 #include "actors/roles/role_wire.hpp"
+#include "actors/roles/weight_door.hpp"
 #include "actors/roles/weight_handle.hpp"
 #include "actors/rollout/rollout_engine.hpp"
+#include "reshard/execution/publication_target.hpp"
 #include "runtime/batch/batch.hpp"
 #include "runtime/group/dispatch.hpp"
 #include "runtime/group/worker_context.hpp"
@@ -28,6 +33,7 @@ class RolloutWorker {
     ModelConfig model;
     EngineOptions engine;
     runtime::MemoryBook* memory = nullptr;  ///< of the rank's device, if it has one
+    WeightSeat seat = {};
   };
   static result<std::unique_ptr<RolloutWorker>> create(runtime::WorkerContext& context,
                                                        const Options& options);
@@ -38,9 +44,24 @@ class RolloutWorker {
   /// and never trains; kAborted with the first cause when all of them fail.
   result<runtime::Batch> generate(const runtime::Batch& prompts, const SamplingOptions& sampling);
 
-  /// Gets all tensors of a publication, then packs them: one that fails or comes too late never
-  /// becomes active. The handle's rank must not update meanwhile.
+  /// Gets whole tensors, then packs this rank's share of them: what fails or comes too late never
+  /// becomes active. Whoever gave the handle must not change them meanwhile.
   result<void> load_weights(const WeightHandle& weights);
+
+  /// Where this rank's weights lie.
+  result<WeightLayout> weight_layout();
+  /// Gets ready for publications of these rosters.
+  result<void> open_publication(const PublicationSetup& setup);
+  /// A step of a publication; receive takes as long as the bytes do. Errors are in the reply.
+  result<reshard::Reply> publication(const reshard::Command& command);
+  /// Greedy tokens, apart from everything else; see RolloutEngine::canary.
+  result<CanaryAnswer> canary(const CanaryRequest& request);
+
+  /// Gives the KV cache back, and the weights too; the next phase that needs them brings them back,
+  /// weights without contents until they are published.
+  result<void> sleep(SleepLevel level);
+  /// The KV cache is back.
+  result<void> wake();
 
   static constexpr auto methods() {
     using namespace runtime;
@@ -49,16 +70,28 @@ class RolloutWorker {
             .phase("rollout")
             .keep_columns(),
         method<&RolloutWorker::load_weights>("load_weights", args(per_rank), returns(none))
-            .phase("publish")};
+            .phase("publish"),
+        method<&RolloutWorker::weight_layout>("weight_layout", args(), returns(all)),
+        method<&RolloutWorker::open_publication>("open_publication", args(broadcast),
+                                                 returns(none)),
+        method<&RolloutWorker::publication>("publication", args(broadcast), returns(all))
+            .phase("publish"),
+        method<&RolloutWorker::canary>("canary", args(broadcast), returns(all)).phase("publish"),
+        method<&RolloutWorker::sleep>("sleep", args(broadcast), returns(none)).phase("sleep"),
+        method<&RolloutWorker::wake>("wake", args(), returns(none)).phase("rollout")};
   }
 
  private:
-  RolloutWorker(runtime::WorkerContext& context, std::unique_ptr<RolloutEngine> engine)
-      : context_(context), engine_(std::move(engine)) {}
+  RolloutWorker(runtime::WorkerContext& context, WeightSeat seat);
+  result<void> enter(runtime::MemoryBook* memory);
 
   runtime::WorkerContext& context_;
+  std::unique_ptr<AxisCollective> tp_;  // null: the engine is whole
   std::unique_ptr<RolloutEngine> engine_;
   std::unique_ptr<MemoryEntries> entries_;  // after the engine that it points to
+  WeightDoor door_;
+  std::unique_ptr<EngineSink> sink_;
+  std::unique_ptr<reshard::PublicationTarget> target_;  // null before open_publication
 };
 
 }  // namespace troupe::actors

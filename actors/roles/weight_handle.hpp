@@ -1,12 +1,11 @@
 #pragma once
 
-// What a trainer rank hands to a rollout rank when weights are published.
+// Whole weights for rollout ranks that no trainer publishes to, as in an evaluation.
 //
-// The tensors stay at the trainer: in a process the rollout rank reads them where they lie, between
-// processes it pulls them.
-// **Ownership:** keeps the trainer's engine, not its values: valid until that trainer's next
-// update.
-// **Threads:** a value type; the loop orders publication after the update, on the device's lane.
+// In a process the rollout rank reads the tensors where they lie, between processes it pulls them.
+// **Ownership:** what the batch keeps; whoever made it must not change the values before the ranks
+// have taken them.
+// **Threads:** a value type.
 
 #include "actors/roles/tensor_batch.hpp"
 #include "runtime/base/ids.hpp"

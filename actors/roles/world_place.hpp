@@ -10,6 +10,7 @@
 
 #include "actors/roles/colocated_gate.hpp"
 #include "actors/roles/critic_worker.hpp"
+#include "actors/roles/group_weights.hpp"
 #include "actors/roles/policy_worker.hpp"
 #include "actors/roles/reward_worker.hpp"
 #include "actors/roles/role_handles.hpp"
@@ -55,6 +56,8 @@ struct WorldOptions {
   std::optional<TrainedRole> critic;
   ValueUpdateSettings value_update;
   EngineOptions rollout;
+  int rollout_tp = 1;  ///< ranks of one rollout engine
+  PublicationOptions publication = {};
   runtime::CallTrace* trace = nullptr;
 };
 

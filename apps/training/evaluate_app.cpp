@@ -2,6 +2,8 @@
 
 #include "actors/loops/columns.hpp"
 #include "actors/loops/validation.hpp"
+#include "actors/roles/role_meshes.hpp"
+#include "apps/training/parallel_keys.hpp"
 #include "apps/training/train_inputs.hpp"
 #include "runtime/group/worker_group.hpp"
 #include "runtime/task/executor.hpp"
@@ -79,7 +81,8 @@ result<WorkerGroup<actors::RolloutWorker>> rollout_group(runtime::ActorSystem& s
                                                          const ModelBundle& model) {
   runtime::GroupOptions options;
   options.name = "rollout";
-  options.mesh = runtime::Mesh::data_parallel(config.get<int>("trainer.n_gpus_per_node"));
+  TROUPE_TRY(const int tp, rollout_tp(config, model.config()));
+  TROUPE_TRY(options.mesh, actors::rollout_mesh(tp, config.get<int>("trainer.n_gpus_per_node")));
   options.call_deadline = call_timeout(config);
   const actors::RolloutWorker::Options worker{.model = model.config(),
                                               .engine = engine_options(config, model)};
@@ -99,7 +102,7 @@ task<std::vector<Batch>> generate_and_score(WorkerGroup<actors::RolloutWorker>& 
   const std::vector<actors::WeightHandle> handles(static_cast<std::size_t>(rollout.size()),
                                                   weights);
   co_await rollout.call<&actors::RolloutWorker::load_weights>(handles);
-  actors::GroupRollout rollout_role(rollout);
+  actors::GroupRollout rollout_role(rollout, std::nullopt);
   actors::GroupReward reward_role(reward);
   std::vector<Batch> finished;
   co_await actors::validate<actors::GroupWorld>(rollout_role, reward_role, std::move(prompts), n,

@@ -149,12 +149,11 @@ task<void> FineTuner::save() {
 }
 
 task<void> FineTuner::export_model() {
-  const std::vector<actors::WeightHandle> weights =
-      co_await group_->call<&PolicyWorker::weights>(WeightVersion{0});
-  const auto rows = value_or_throw(actors::TensorRows::open(weights.front().tensors));
+  const actors::WeightSet weights =
+      co_await actors::gather_weights(*group_, actors::expected_tensors(inputs_.model->config()));
   const auto wanted = config_.get_optional<std::string>("sft.output_dir");
   summary_.model = wanted ? std::filesystem::path(*wanted) : folder_ / "huggingface";
-  value_or_throw(actors::save_hf_folder(summary_.model, inputs_.model->config(), rows.tensors(),
+  value_or_throw(actors::save_hf_folder(summary_.model, inputs_.model->config(), weights.tensors(),
                                         {.tokenizer_folder = inputs_.model->tokenizer_folder()}));
 }
 

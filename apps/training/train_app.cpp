@@ -153,10 +153,9 @@ task<void> Trainer::save() {
 }
 
 task<void> Trainer::export_model() {
-  const actors::WeightHandle weights = co_await world_->policy_weights();
-  const auto rows = value_or_throw(actors::TensorRows::open(weights.tensors));
+  const actors::WeightSet weights = co_await world_->policy_weights();
   summary_.model = file("huggingface");
-  value_or_throw(actors::save_hf_folder(summary_.model, inputs_.policy->config(), rows.tensors(),
+  value_or_throw(actors::save_hf_folder(summary_.model, inputs_.policy->config(), weights.tensors(),
                                         {.tokenizer_folder = inputs_.policy->tokenizer_folder()}));
 }
 

@@ -2,6 +2,7 @@
 
 #include "actors/rollout/block_pool.hpp"
 #include "apps/training/cluster_run.hpp"
+#include "apps/training/parallel_keys.hpp"
 #include "runtime/base/log.hpp"
 
 #include <fmt/ranges.h>
@@ -174,6 +175,7 @@ result<actors::WorldOptions> world_options(const Config& config, const TrainInpu
   options.policy.plan = minibatch_plan(config, actor);
   options.policy.engine.forward_tokens_max =
       config.get<std::int64_t>("actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu");
+  TROUPE_TRY(options.policy.engine.parallel, parallel_options(config, actor, options.policy.model));
   TROUPE_TRY(options.policy_update, policy_update_settings(config, registries.losses));
   options.losses = registries.losses;
   if (wants_reference(config)) {
@@ -185,6 +187,8 @@ result<actors::WorldOptions> world_options(const Config& config, const TrainInpu
       options.reference->weights = inputs.reference->weights().tensors();
       options.reference->source = source_of(*inputs.reference, {});
     }
+    TROUPE_TRY(options.reference->engine.parallel,
+               parallel_options(config, "actor_rollout_ref.ref", options.reference->model));
   }
   if (wants_critic(config)) {
     const ModelBundle& first = inputs.critic ? *inputs.critic : *inputs.policy;
@@ -196,9 +200,13 @@ result<actors::WorldOptions> world_options(const Config& config, const TrainInpu
                             .plan = minibatch_plan(config, "critic")};
     TROUPE_TRY(options.critic->engine,
                train_engine_options(config, "critic", steps * updates_per_step(config, "critic")));
+    TROUPE_TRY(options.critic->engine.parallel,
+               parallel_options(config, "critic", options.critic->model));
     TROUPE_TRY(options.value_update, value_update_settings(config));
   }
   options.rollout = engine_options(config, *inputs.policy);
+  TROUPE_TRY(options.rollout_tp, rollout_tp(config, options.policy.model));
+  options.publication = publication_options(config);
   return options;
 }
 

@@ -40,10 +40,9 @@ result<TrainInputs> open_inputs(const runtime::Config& config,
 /// Steps of the run: `trainer.total_training_steps`, or those of `trainer.total_epochs` epochs.
 std::int64_t total_steps(const runtime::Config& config, const actors::PromptLoader& train);
 
-result<actors::WorldOptions> world_options(const runtime::Config& config,
-                                                const TrainInputs& inputs,
-                                                const TrainingRegistries& registries,
-                                                std::int64_t steps);
+result<actors::WorldOptions> world_options(const runtime::Config& config, const TrainInputs& inputs,
+                                           const TrainingRegistries& registries,
+                                           std::int64_t steps);
 
 /// The checkpoint to go on from (`trainer.resume_mode`), if there is one. `folder`: the run's.
 result<std::optional<runtime::Checkpoint>> checkpoint_to_resume(const runtime::Config& config,

@@ -1,5 +1,6 @@
 #include "apps/training/train_schema.hpp"
 
+#include "apps/training/parallel_keys.hpp"
 #include "runtime/config/config.hpp"
 
 #include <algorithm>
@@ -90,7 +91,6 @@ void declare_training(Schema& s, const std::string& at, double lr, std::int64_t 
        {"ppo_micro_batch_size", "ppo_micro_batch_size_per_gpu", "use_dynamic_bsz"}) {
     s.refused(at + "." + key, packed);
   }
-  s.refused(at + ".strategy", "this build trains data parallel only; leave the key out");
   s.refused(at + ".ulysses_sequence_parallel_size", "sequence parallelism is not in this build");
 }
 
@@ -193,9 +193,8 @@ void declare_rollout(Schema& s) {
   s.refused(at + ".name", "this build has one rollout engine, its own; leave the key out");
   s.refused(at + ".mode", "write trainer.mode");
   s.refused(at + ".gpu_memory_utilization", "write " + at + ".kv_cache_mb");
-  s.refused(at + ".tensor_model_parallel_size", "tensor parallel rollout is not in this build");
-  for (const char* key : {"free_cache_engine", "enable_prefix_caching", "enable_chunked_prefill",
-                          "calculate_log_probs", "load_format"}) {
+  for (const char* key :
+       {"enable_prefix_caching", "enable_chunked_prefill", "calculate_log_probs", "load_format"}) {
     s.refused(at + "." + key, "the engine always does what serves here; leave the key out");
   }
   s.integer("actor_rollout_ref.ref.log_prob_max_token_len_per_gpu", 16384,
@@ -540,6 +539,7 @@ Schema train_schema(const TrainSchemaOptions& options) {
   declare_actor(s, options);
   declare_rollout(s);
   declare_critic(s);
+  declare_parallel(s);
   declare_algorithm(s, options);
   declare_reward(s, options);
   declare_supervised(s);

@@ -140,6 +140,10 @@ actors::EngineOptions engine_options(const Config& config, const ModelBundle& mo
       static_cast<std::int32_t>(config.get<std::int64_t>(at + ".max_num_batched_tokens"));
   engine.kv_blocks = static_cast<std::int32_t>(config.get<std::int64_t>(at + ".kv_cache_blocks"));
   engine.kv_bytes_max = mebibytes(config.get<std::int64_t>(at + ".kv_cache_mb"));
+  engine.weight_memory = config.get<std::string>(at + ".weight_memory") == "in_place"
+                             ? actors::WeightMemory::kInPlace
+                             : actors::WeightMemory::kDoubleBuffered;
+  engine.tp_timeout = std::min<Duration>(engine.tp_timeout, call_timeout(config));
   engine.token_bytes = [&tokenizer = model.tokenizer()](std::int32_t id) {
     return tokenizer.token_bytes(id);
   };

@@ -48,6 +48,10 @@ class FakeRollout {
                                    static_cast<std::size_t>(prompts.rows()), "stop_id"))));
     co_return prompts;
   }
+  task<void> sleep(bool publication_follows) {
+    log_.calls.emplace_back(publication_follows ? "sleep" : "sleep lightly");
+    co_return;
+  }
 
  private:
   CallLog& log_;

@@ -55,7 +55,7 @@ TEST(SynchronousStep, RunsGrpoInOrderWithoutReferenceOrCritic) {
   const auto report = executor.run(synchronous_step(cast, two_prompts(), 1));
   ASSERT_TRUE(report.has_value()) << report.error().to_string();
   EXPECT_THAT(world.log.calls,
-              ElementsAre("generate", "score", "policy", "update policy", "publish"));
+              ElementsAre("generate", "score", "sleep", "policy", "update policy", "publish"));
   EXPECT_EQ(world.policy.updated.rows(), 8);
   const auto groups = world.policy.updated.column(column::kGroup).values<std::int64_t>();
   EXPECT_THAT(groups, ElementsAre(0, 0, 0, 0, 1, 1, 1, 1));
@@ -74,8 +74,8 @@ TEST(SynchronousStep, RunsPpoWithReferenceAndCritic) {
   runtime::Executor executor;
   const auto report = executor.run(synchronous_step(cast, two_prompts(), 1));
   ASSERT_TRUE(report.has_value()) << report.error().to_string();
-  EXPECT_THAT(world.log.calls, ElementsAre("generate", "score", "policy", "reference", "critic",
-                                           "update critic", "update policy", "publish"));
+  EXPECT_THAT(world.log.calls, ElementsAre("generate", "score", "sleep", "policy", "reference",
+                                           "critic", "update critic", "update policy", "publish"));
   EXPECT_TRUE(world.critic.updated.has(column::kReturns));
 }
 
@@ -87,8 +87,8 @@ TEST(SynchronousStep, WarmsTheCriticUpBeforeItTouchesThePolicy) {
   cast.critic_warmup_steps = 2;
   runtime::Executor executor;
   ASSERT_TRUE(executor.run(synchronous_step(cast, two_prompts(), 2)).has_value());
-  EXPECT_THAT(world.log.calls,
-              ElementsAre("generate", "score", "policy", "critic", "update critic"));
+  EXPECT_THAT(world.log.calls, ElementsAre("generate", "score", "sleep lightly", "policy", "critic",
+                                           "update critic"));
   ASSERT_TRUE(executor.run(synchronous_step(cast, two_prompts(), 3)).has_value());
   EXPECT_EQ(world.log.calls.back(), "publish");
 }
@@ -99,7 +99,7 @@ TEST(SynchronousStep, TakesRemaxBaselinesFromOneGreedySampleOfEachPrompt) {
   auto cast = cast_of(world, advantage);
   runtime::Executor executor;
   ASSERT_TRUE(executor.run(synchronous_step(cast, two_prompts(), 1)).has_value());
-  EXPECT_THAT(world.log.calls, ElementsAre("generate", "score", "generate greedy", "score",
+  EXPECT_THAT(world.log.calls, ElementsAre("generate", "score", "generate greedy", "score", "sleep",
                                            "policy", "update policy", "publish"));
   // Sample i of a group scores i + 0.25 and the greedy one 0.25, so the advantage is i.
   const Column& advantages = world.policy.updated.column(column::kAdvantages);
@@ -128,7 +128,7 @@ TEST(SynchronousStep, EndsWithTheErrorOfARoleAndUpdatesNothing) {
   const auto report = executor.run(synchronous_step(cast, two_prompts(), 1));
   ASSERT_FALSE(report.has_value());
   EXPECT_EQ(report.error().code, ErrorCode::kRankDead);
-  EXPECT_THAT(world.log.calls, ElementsAre("generate", "score", "policy", "reference"));
+  EXPECT_THAT(world.log.calls, ElementsAre("generate", "score", "sleep", "policy", "reference"));
 }
 
 TEST(SynchronousStep, RefusesAGroupSizeBelowOne) {

@@ -102,19 +102,30 @@ TEST(RoleWire, CarriesSpecs) {
                   .logit_chunk_tokens = 13,
                   .seed = 14,
                   .threads = 2,
-                  .collective_timeout = std::chrono::seconds(15)};
+                  .collective_timeout = std::chrono::seconds(15),
+                  .parallel = {.tp = 2,
+                               .pp = 3,
+                               .virtual_stages = 4,
+                               .sharding = Sharding::kFsdp,
+                               .shard_ranks = 5,
+                               .stage_layers = {6, 7}}};
   const TrainSpec back = there_and_back(train);
   EXPECT_EQ(back.engine.optimizer, train.engine.optimizer);
   EXPECT_EQ(back.engine.collective_timeout, train.engine.collective_timeout);
+  EXPECT_EQ(back.engine.parallel, train.engine.parallel);
   EXPECT_EQ(back.model.tokenizer_folder, "/t");
 
   RolloutSpec rollout;
   rollout.engine.kv_bytes_max = mebibytes(3);
   rollout.engine.max_num_seqs = 4;
   rollout.engine.share_prompt = false;
+  rollout.engine.weight_memory = WeightMemory::kInPlace;
+  rollout.engine.tp_timeout = std::chrono::seconds(7);
   const RolloutSpec rolled = there_and_back(rollout);
   EXPECT_EQ(rolled.engine.kv_bytes_max, mebibytes(3));
   EXPECT_FALSE(rolled.engine.share_prompt);
+  EXPECT_EQ(rolled.engine.weight_memory, WeightMemory::kInPlace);
+  EXPECT_EQ(rolled.engine.tp_timeout, std::chrono::seconds(7));
 }
 
 TEST(RoleWire, ServesEveryMethodOfEveryRole) {

@@ -116,6 +116,60 @@ TEST(TrainSchema, RefusesWhatCannotWorkBeforeAnyWork) {
   }
 }
 
+TEST(TrainSchema, RefusesMeshesThatTheDevicesDoNotAdmit) {
+  struct Row {
+    std::vector<std::string> overrides;
+    std::string wanted;
+  };
+  const std::string actor = "actor_rollout_ref.actor.";
+  const std::string mesh = actor + "megatron.";
+  const std::string four = "trainer.n_gpus_per_node=4";
+  for (const Row& row : std::vector<Row>{
+           {{four, mesh + "tensor_model_parallel_size=3"}, "4 devices cannot be cut into tp 3"},
+           {{four, mesh + "tensor_model_parallel_size=4", mesh + "pipeline_model_parallel_size=2"},
+            "tp 4 × pp 2 = 8"},
+           {{four, "critic.megatron.pipeline_model_parallel_size=8"},
+            "critic.megatron.pipeline_model_parallel_size"},
+           {{four, "actor_rollout_ref.ref.megatron.tensor_model_parallel_size=3"},
+            "actor_rollout_ref.ref.megatron.tensor_model_parallel_size"},
+           {{four, "actor_rollout_ref.rollout.tensor_model_parallel_size=3"},
+            "4 devices cannot be cut into engines of 3"},
+           {{mesh + "virtual_pipeline_model_parallel_size=2"}, "needs"},
+           {{four, mesh + "pipeline_model_parallel_size=2", mesh + "pipeline_layers=[1,2,1]"},
+            "has 3 numbers, wanted pp 2"},
+           {{actor + "fsdp_config.fsdp_size=2"}, "has no effect"},
+           {{four, actor + "strategy=fsdp", actor + "fsdp_config.fsdp_size=3"},
+            "does not divide the 4 data-parallel ranks"},
+           {{actor + "strategy=fsdp", mesh + "use_distributed_optimizer=true"}, "has no effect"},
+           {{"actor_rollout_ref.ref.megatron.use_distributed_optimizer=true"}, "no optimizer"},
+           {{"actor_rollout_ref.rollout.free_cache_engine=false",
+             "actor_rollout_ref.rollout.sleep_level=2"},
+            "has no effect"},
+       }) {
+    const std::string message = refusal(row.overrides);
+    EXPECT_NE(message.find(row.wanted), std::string::npos)
+        << row.overrides.back() << " said " << message;
+  }
+}
+
+TEST(TrainSchema, GivesTheReferenceTheMeshOfTheActorUnlessItHasItsOwn) {
+  const std::string tp = ".megatron.tensor_model_parallel_size";
+  const std::vector<std::string> overrides{
+      "trainer.n_gpus_per_node=4", "actor_rollout_ref.actor" + tp + "=2",
+      "actor_rollout_ref.actor.strategy=fsdp2", "actor_rollout_ref.actor.fsdp_config.fsdp_size=2"};
+  const auto like = parse(overrides);
+  ASSERT_TRUE(like) << like.error().message;
+  EXPECT_EQ(like->get<int>("actor_rollout_ref.ref" + tp), 2);
+  EXPECT_EQ(like->get<std::string>("actor_rollout_ref.ref.strategy"), "fsdp");
+  EXPECT_EQ(like->get<int>("critic" + tp), 1);
+  auto own = overrides;
+  own.push_back("actor_rollout_ref.ref" + tp + "=1");
+  own.emplace_back("actor_rollout_ref.ref.strategy=megatron");
+  const auto other = parse(own);
+  ASSERT_TRUE(other) << other.error().message;
+  EXPECT_EQ(other->get<int>("actor_rollout_ref.ref" + tp), 1);
+}
+
 TEST(TrainSchema, ProgramsAddTheirOwnNames) {
   EXPECT_FALSE(parse({"algorithm.adv_estimator=mine"}));
   const TrainSchemaOptions own{
