@@ -137,6 +137,12 @@ PolicyLossRegistry default_policy_losses() {
       {"dppo_tv", {.apply = dppo_tv_loss}},
       {"dppo_kl", {.apply = dppo_kl_loss}},
       {"dro", {.apply = dro_loss}},
+      {"tis", {.apply = tis_loss, .reads_rollout = true}},
+      {"mis", {.apply = mis_loss, .reads_rollout = true}},
+      {"icepop", {.apply = icepop_loss, .reads_rollout = true}},
+      {"aipo", {.apply = aipo_loss, .reads_rollout = true}},
+      {"topr", {.apply = topr_loss, .reads_rollout = true}},
+      {"decoupled", {.apply = decoupled_loss, .reads_rollout = true}},
   };
   for (const auto& [name, loss] : entries) {
     const result<void> added = registry.add(name, loss);

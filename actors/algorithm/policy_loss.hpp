@@ -12,6 +12,7 @@
 // Formulas and where they differ from verl: docs/algorithms.md.
 
 #include "actors/algorithm/aggregation.hpp"
+#include "actors/algorithm/correction.hpp"
 #include "actors/algorithm/covariance.hpp"
 #include "actors/algorithm/registry.hpp"
 #include "actors/algorithm/token_batch.hpp"
@@ -34,6 +35,19 @@ struct PolicyLossInput {
   std::span<const float> rollout_weights = {};  ///< [T] importance weights ≥ 0, or empty (all 1)
   LossNormaliser normaliser;                    ///< counts of the whole mini-batch
   const TokenSelection* selection = nullptr;    ///< stage 2 result; required iff the loss selects
+  /// [T] of the policy that sampled; required iff the loss `reads_rollout`, unread by others.
+  std::span<const float> rollout_log_probs = {};
+  /// [T] α of proximal.hpp, or empty; `decoupled` then interpolates and reads no old_log_probs.
+  std::span<const float> proximal_alphas = {};
+};
+
+/// Importance weights of the losses that compute them from the current policy. Unset: the loss's
+/// own, see the table at the end.
+struct ImportanceOptions {
+  std::optional<RolloutWeightLevel> level = {};
+  std::optional<double> low = {};  ///< only where the loss masks
+  std::optional<double> high = {};
+  bool operator==(const ImportanceOptions&) const = default;
 };
 
 struct PolicyLossOptions {
@@ -50,6 +64,7 @@ struct PolicyLossOptions {
   double sapo_tau_positive = 1.0;
   double sapo_tau_negative = 1.05;
   double dro_beta = 0.1;
+  ImportanceOptions importance = {};
   std::uint64_t seed = 0;  ///< of random picks; mix in the optimiser step
 };
 
@@ -67,6 +82,7 @@ using PolicyLossFunction =
 struct PolicyLoss {
   PolicyLossFunction apply;
   LossAggregation default_aggregation = LossAggregation::kTokenMean;
+  bool reads_rollout = false;  ///< needs PolicyLossInput::rollout_log_probs
   std::function<result<CovarianceStatistics>(const PolicyLossInput&, const PolicyLossOptions&)>
       collect = {};
   std::function<result<TokenSelection>(const CovarianceStatistics&, const PolicyLossOptions&)>
@@ -77,7 +93,8 @@ struct PolicyLoss {
 
 using PolicyLossRegistry = Registry<PolicyLoss>;
 
-/// vanilla, gspo, cispo, geo_mean (alias gmpo), gpg, clip_cov, kl_cov, sapo, dppo_tv, dppo_kl, dro.
+/// vanilla, gspo, cispo, geo_mean (alias gmpo), gpg, clip_cov, kl_cov, sapo, dppo_tv, dppo_kl, dro,
+/// and those that read rollout log-probs: tis, mis, icepop, aipo, topr, decoupled.
 PolicyLossRegistry default_policy_losses();
 
 // Token losses, ℓ of one token; ρ = exp(clamp(log π - log π_old, ±20)).
@@ -104,6 +121,27 @@ result<PolicyLossOutput> dppo_tv_loss(const PolicyLossInput&, const PolicyLossOp
 result<PolicyLossOutput> dppo_kl_loss(const PolicyLossInput&, const PolicyLossOptions&);
 /// -(A log π - β/2 (log π - log π_old)²).
 result<PolicyLossOutput> dro_loss(const PolicyLossInput&, const PolicyLossOptions&);
+
+// Off-policy losses. b sampled the token (rollout_log_probs), ρ = π_θ/π_b; ρ' is ρ of the token, or
+// its product or geometric mean over the sequence (ImportanceOptions::level). Weights are
+// constants: the gradient is weight × that of log π. Metrics: actor/is_… of ρ and the weights.
+
+/// -sg(min(ρ', C)) A log π (truncated importance sampling, Ionides 2008; Yao et al. 2025). Token,
+/// C = 2.
+result<PolicyLossOutput> tis_loss(const PolicyLossInput&, const PolicyLossOptions&);
+/// -sg(ρ' where low ≤ ρ' ≤ high, else 0) A log π (MIS, Liu et al. 2025). Token, [0.5, 2].
+result<PolicyLossOutput> mis_loss(const PolicyLossInput&, const PolicyLossOptions&);
+/// The same with [0.5, 5] (IcePop, Ling Team 2025).
+result<PolicyLossOutput> icepop_loss(const PolicyLossInput&, const PolicyLossOptions&);
+/// -sg(min(ρ', C)) A log π, bounded on one side only (AIPO, LlamaRL 2025: C in [2, 10]). Token, C =
+/// 5.
+result<PolicyLossOutput> aipo_loss(const PolicyLossInput&, const PolicyLossOptions&);
+/// A > 0: -A log π; else -sg(min(ρ', C)) A log π (TOPR, Le Roux et al. 2025). Sequence, C = 1.
+result<PolicyLossOutput> topr_loss(const PolicyLossInput&, const PolicyLossOptions&);
+/// sg(w) · `vanilla` around π_prox, w = min(π_prox/π_b, C) (decoupled PPO, Hilton et al. 2021;
+/// AReaL 2025, `behave_imp_weight_cap`). π_prox is old_log_probs, or by `proximal_alphas` on the
+/// line between b and θ, a constant too. Token, C = 5; `low` set: 0 outside [low, C].
+result<PolicyLossOutput> decoupled_loss(const PolicyLossInput&, const PolicyLossOptions&);
 
 /// Stage 1 of clip_cov and kl_cov for one micro-batch.
 result<CovarianceStatistics> collect_covariance(const PolicyLossInput&, const PolicyLossOptions&);

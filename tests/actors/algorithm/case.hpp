@@ -150,6 +150,7 @@ inline Padded pad(const Case& data, Rng& rng) {
   return padded;
 }
 
+/// The rollout's log-probs are those of `old`: tests of off-policy losses give others.
 inline PolicyLossInput loss_input(const Case& data, bool with_weights = false) {
   return {.tokens = data.view(),
           .log_probs = data.column("log_probs"),
@@ -157,7 +158,8 @@ inline PolicyLossInput loss_input(const Case& data, bool with_weights = false) {
           .advantages = data.column("advantages"),
           .rollout_weights = with_weights ? std::span<const float>(data.column("weights"))
                                           : std::span<const float>(),
-          .normaliser = data.normaliser()};
+          .normaliser = data.normaliser(),
+          .rollout_log_probs = data.column("old")};
 }
 
 /// Random rows into `parts` parts; some may be empty.

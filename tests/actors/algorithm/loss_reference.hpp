@@ -16,6 +16,8 @@ struct LossCase {
   MaskedMatrix old;
   MaskedMatrix advantages;
   MaskedMatrix weights;
+  MaskedMatrix rollout;
+  MaskedMatrix alphas = {};  ///< empty: the proximal policy is `old`
   bool weighted = false;
   std::set<std::pair<std::size_t, std::size_t>> selected;  ///< (row, column)
 };
@@ -25,6 +27,7 @@ inline LossCase unpack_loss(const Case& data, bool weighted) {
           .old = unpack(data, data.column("old")),
           .advantages = unpack(data, data.column("advantages")),
           .weights = unpack(data, data.column("weights")),
+          .rollout = unpack(data, data.column("old")),
           .weighted = weighted,
           .selected = {}};
 }
@@ -102,6 +105,58 @@ inline double gspo_token(const LossCase& data, const Matrix& log_probs, const Ma
   return ppo(data.advantages.value[b][j], std::exp(x), o);
 }
 
+/// ρ of θ (held constant) against b at a level, over row b.
+inline double level_ratio(RolloutWeightLevel level, const MaskedMatrix& from, const Matrix& fixed,
+                          const Matrix& rollout, std::size_t b, std::size_t j) {
+  if (level == RolloutWeightLevel::kToken) return ratio_of(fixed[b][j], rollout[b][j]);
+  double sum = 0;
+  double length = 0;
+  for (std::size_t i = 0; i < fixed[b].size(); ++i) {
+    if (!from.mask[b][i]) continue;
+    sum += clip(fixed[b][i] - rollout[b][i], -20, 20);
+    length += 1;
+  }
+  if (level == RolloutWeightLevel::kGeometric) sum /= length;
+  return std::exp(clip(sum, -20, 20));
+}
+
+inline bool is_off_policy(const std::string& name) {
+  return name == "tis" || name == "mis" || name == "icepop" || name == "aipo" || name == "topr" ||
+         name == "decoupled";
+}
+
+/// ℓ of the losses that weigh against the policy that sampled.
+inline double off_policy_token(const std::string& name, const LossCase& data,
+                               const Matrix& log_probs, const Matrix& fixed, std::size_t b,
+                               std::size_t j, const PolicyLossOptions& o) {
+  const ImportanceOptions& chosen = o.importance;
+  const double advantage = data.advantages.value[b][j];
+  const Matrix& rollout = data.rollout.value;
+  const auto level = [&](RolloutWeightLevel usual) { return chosen.level.value_or(usual); };
+  if (name == "decoupled") {
+    Matrix proximal = data.old.value;
+    if (!data.alphas.value.empty())
+      for (std::size_t i = 0; i < proximal[b].size(); ++i)
+        proximal[b][i] = rollout[b][i] + data.alphas.value[b][i] * (fixed[b][i] - rollout[b][i]);
+    double weight =
+        level_ratio(level(RolloutWeightLevel::kToken), data.old, proximal, rollout, b, j);
+    if (chosen.low && (weight < *chosen.low || weight > chosen.high.value_or(5))) weight = 0;
+    weight = std::min(weight, chosen.high.value_or(5));
+    return weight * token_loss("vanilla", log_probs[b][j], fixed[b][j], proximal[b][j], advantage,
+                               false, o);
+  }
+  const bool masks = name == "mis" || name == "icepop";
+  const double high = chosen.high.value_or(
+      name == "topr" ? 1 : (name == "aipo" || name == "icepop" ? 5 : 2));
+  double weight = level_ratio(level(name == "topr" ? RolloutWeightLevel::kSequence
+                                                   : RolloutWeightLevel::kToken),
+                              data.old, fixed, rollout, b, j);
+  if (masks && (weight < chosen.low.value_or(0.5) || weight > high)) weight = 0;
+  weight = std::min(weight, high);
+  if (name == "topr" && advantage > 0) weight = 1;
+  return -weight * advantage * log_probs[b][j];
+}
+
 inline double reference_loss(const std::string& name, const LossCase& data, const Matrix& log_probs,
                              const Matrix& fixed, LossAggregation mode,
                              const PolicyLossOptions& o) {
@@ -111,6 +166,11 @@ inline double reference_loss(const std::string& name, const LossCase& data, cons
       if (!data.log_probs.mask[b][j]) continue;
       if (name == "geo_mean" || name == "gmpo") {
         loss[b][j] = geometric_loss(data, log_probs, b, o);
+        continue;
+      }
+      if (is_off_policy(name)) {
+        loss[b][j] = off_policy_token(name, data, log_probs, fixed, b, j, o) *
+                     (data.weighted ? data.weights.value[b][j] : 1);
         continue;
       }
       loss[b][j] = name == "gspo"

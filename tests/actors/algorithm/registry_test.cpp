@@ -53,8 +53,9 @@ TEST(Registry, AnswersAnUnknownNameWithTheNearest) {
 
 TEST(Registry, ListsItsNamesInOrder) {
   EXPECT_THAT(default_policy_losses().names(),
-              ::testing::ElementsAre("cispo", "clip_cov", "dppo_kl", "dppo_tv", "dro", "geo_mean",
-                                     "gmpo", "gpg", "gspo", "kl_cov", "sapo", "vanilla"));
+              ::testing::ElementsAre("aipo", "cispo", "clip_cov", "decoupled", "dppo_kl", "dppo_tv",
+                                     "dro", "geo_mean", "gmpo", "gpg", "gspo", "icepop", "kl_cov",
+                                     "mis", "sapo", "tis", "topr", "vanilla"));
   EXPECT_THAT(default_advantages().names(), ::testing::Contains("reinforce_plus_plus_baseline"));
   EXPECT_THAT(Registry<int>("x").find("y").error().message, ::testing::HasSubstr("none"));
 }
