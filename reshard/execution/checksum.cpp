@@ -1,110 +1,94 @@
 #include "reshard/execution/checksum.hpp"
 
+#include "reshard/execution/checksum_paths.hpp"
 #include "runtime/base/check.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 namespace troupe::reshard {
 namespace {
 
-constexpr std::uint32_t kWeyl = 0x9E3779B1U;
-constexpr std::uint32_t kMix = 0x85EBCA77U;
+static_assert(std::endian::native == std::endian::little);
 
-/// 32 bits for a flat index: a Weyl sequence through one multiply and xor-shift round, keyed by the
-/// upper half of the index. All in 32 bits, so that eight fit a vector.
-std::uint32_t weight_of(std::uint32_t low, std::uint32_t key) {
-  std::uint32_t x = (low + key) * kWeyl;
-  x ^= x >> 15;
-  x *= kMix;
-  return x ^ (x >> 13);
+constexpr std::int64_t kWord = 4;
+
+/// Odd, so that no change of a block's sum is lost.
+std::uint64_t block_weight(std::int64_t block) {
+  std::uint64_t x = (static_cast<std::uint64_t>(block) + 1) * 0x9E3779B97F4A7C15U;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9U;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBU;
+  return (x ^ (x >> 31)) | 1U;
 }
 
-std::uint32_t key_of(std::int64_t index) {
-  const auto high = static_cast<std::uint32_t>(static_cast<std::uint64_t>(index) >> 32);
-  return high * 0xC2B2AE3DU;
+std::uint64_t weight_of(std::int64_t word) {
+  return word_weights()[static_cast<std::size_t>(word % kBlockWords)] *
+         block_weight(word / kBlockWords);
 }
 
-template <class Bits>
-Bits load(const std::byte* data, std::int64_t i) {
-  Bits bits{};
-  std::memcpy(&bits, data + i * static_cast<std::int64_t>(sizeof(Bits)), sizeof(Bits));
-  return bits;
+/// Bytes of one word, at `position` of the tensor.
+std::uint64_t sum_part(const std::byte* data, std::int64_t position, std::int64_t bytes) {
+  std::uint32_t word = 0;
+  std::memcpy(reinterpret_cast<std::byte*>(&word) + position % kWord, data,
+              static_cast<std::size_t>(bytes));
+  return word * weight_of(position / kWord);
 }
 
-// The loop of all variants; the compiler makes vectors of it where the target has them.
-template <class Bits>
-inline __attribute__((always_inline)) std::uint64_t sum_run(const std::byte* data,
-                                                            std::uint32_t low, std::uint32_t key,
-                                                            std::int64_t count) {
-  std::uint64_t sum = 0;
-  std::uint32_t weyl = (low + key) * kWeyl;
-  for (std::int64_t i = 0; i < count; ++i, weyl += kWeyl) {
-    std::uint32_t x = weyl ^ (weyl >> 15);
-    x *= kMix;
-    x ^= x >> 13;
-    const Bits bits = load<Bits>(data, i);
-    if constexpr (sizeof(Bits) == 8)
-      sum += (static_cast<std::uint64_t>(bits) + 1) * (x | 1U);
-    else
-      sum += static_cast<std::uint64_t>(x) * static_cast<std::uint32_t>(bits) + x;
-  }
-  return sum;
-}
-
-#if defined(__x86_64__)
-template <class Bits>
-__attribute__((target("avx2"), optimize("O3"))) std::uint64_t sum_run_avx2(const std::byte* data,
-                                                                           std::uint32_t low,
-                                                                           std::uint32_t key,
-                                                                           std::int64_t count) {
-  return sum_run<Bits>(data, low, key, count);
-}
-template <class Bits>
-__attribute__((target("avx512f,avx512dq,avx512bw,prefer-vector-width=512"), optimize("O3")))
-std::uint64_t
-sum_run_avx512(const std::byte* data, std::uint32_t low, std::uint32_t key, std::int64_t count) {
-  return sum_run<Bits>(data, low, key, count);
-}
-#endif
-
-template <class Bits>
-std::uint64_t sum_by_width(const std::byte* data, std::int64_t index, std::int64_t count) {
-  std::uint64_t sum = 0;
-  while (count > 0) {  // a run stays below one multiple of 2^32, so that its key is constant
-    const auto low = static_cast<std::uint32_t>(index);
-    const std::int64_t take =
-        std::min<std::int64_t>(count, (std::int64_t{1} << 32) - static_cast<std::int64_t>(low));
-#if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw"))
-      sum += sum_run_avx512<Bits>(data, low, key_of(index), take);
-    else if (__builtin_cpu_supports("avx2"))
-      sum += sum_run_avx2<Bits>(data, low, key_of(index), take);
-    else
-#endif
-      sum += sum_run<Bits>(data, low, key_of(index), take);
-    data += take * static_cast<std::int64_t>(sizeof(Bits));
-    index += take;
-    count -= take;
-  }
-  return sum;
+void check_width(std::int64_t element) {
+  TROUPE_CHECK(element == 1 || element == 2 || element == 4 || element == 8,
+               "checksum: elements of {} bytes", element);
 }
 
 }  // namespace
 
+std::uint64_t sum_by_path(const SumPath& path, std::byte* to, const std::byte* data,
+                          std::int64_t position, std::int64_t bytes, bool stream) {
+  std::uint64_t sum = 0;
+  const auto pass = [&](std::int64_t some) {
+    data += some;
+    if (to != nullptr) to += some;
+    position += some;
+    bytes -= some;
+  };
+  const auto part = [&](std::int64_t some) {
+    sum += sum_part(data, position, some);
+    if (to != nullptr) std::memcpy(to, data, static_cast<std::size_t>(some));
+    pass(some);
+  };
+  if (position % kWord != 0 && bytes > 0) part(std::min(bytes, kWord - position % kWord));
+  while (bytes >= kWord) {
+    const std::int64_t word = position / kWord;
+    std::int64_t count = std::min(bytes / kWord, kBlockWords - word % kBlockWords);
+    const std::uint32_t* weights = word_weights().data() + word % kBlockWords;
+    bool around = stream && to != nullptr;
+    if (around) {
+      // A line is written whole: what comes before the first one goes by itself.
+      const auto into_line = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(to) % 64);
+      around = into_line == 0;
+      if (into_line % kWord == 0 && into_line != 0)
+        count = std::min(count, (64 - into_line) / kWord);
+    }
+    const std::uint64_t some = to == nullptr ? path.sum(data, weights, count)
+                               : around      ? path.stream(to, data, weights, count)
+                                             : path.copy(to, data, weights, count);
+    sum += some * block_weight(word / kBlockWords);
+    pass(count * kWord);
+  }
+  if (bytes > 0) part(bytes);
+  return sum;
+}
+
 std::uint64_t sum_elements(const std::byte* data, std::int64_t element, std::int64_t index,
                            std::int64_t count) {
-  switch (element) {
-    case 1:
-      return sum_by_width<std::uint8_t>(data, index, count);
-    case 2:
-      return sum_by_width<std::uint16_t>(data, index, count);
-    case 4:
-      return sum_by_width<std::uint32_t>(data, index, count);
-    default:
-      TROUPE_CHECK(element == 8, "checksum: elements of {} bytes", element);
-      return sum_by_width<std::uint64_t>(data, index, count);
-  }
+  check_width(element);
+  return sum_by_path(sum_paths().back(), nullptr, data, index * element, count * element, false);
+}
+
+std::uint64_t copy_and_sum(std::byte* to, const std::byte* data, std::int64_t element,
+                           std::int64_t index, std::int64_t count, bool stream) {
+  check_width(element);
+  return sum_by_path(sum_paths().back(), to, data, index * element, count * element, stream);
 }
 
 std::uint64_t sum_box(const Box& box, std::int64_t tensor_cols, const std::byte* data,
@@ -123,12 +107,10 @@ std::uint64_t sum_box(const Box& box, std::int64_t tensor_cols, const std::byte*
 std::uint64_t sum_elements_slowly(const std::byte* data, std::int64_t element, std::int64_t index,
                                   std::int64_t count) {
   std::uint64_t sum = 0;
-  for (std::int64_t i = 0; i < count; ++i) {
-    std::uint64_t bits = 0;
-    std::memcpy(&bits, data + i * element, static_cast<std::size_t>(element));
-    std::uint64_t weight = weight_of(static_cast<std::uint32_t>(index + i), key_of(index + i));
-    if (element == 8) weight |= 1;
-    sum += weight * (bits + 1);
+  for (std::int64_t i = 0; i < count * element; ++i) {
+    const std::int64_t position = index * element + i;
+    const auto shifted = std::to_integer<std::uint64_t>(data[i]) << (8 * (position % kWord));
+    sum += weight_of(position / kWord) * shifted;
   }
   return sum;
 }

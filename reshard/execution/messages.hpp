@@ -43,10 +43,11 @@ struct PublicationId {
   }
 };
 
-/// What is computed at both ends and compared. Copies inside a process are never checked by crc.
+/// What is computed of each piece at both ends and compared. Copies inside a process are never
+/// checked by crc.
 struct Checks {
-  bool chunk_crc = true;    ///< crc32c of each piece as it lies at both ends
-  bool tensor_sums = true;  ///< the checksum of each tensor, by flat index; see checksum.hpp
+  bool chunk_crc = false;   ///< crc32c of its bytes too: another kind of sum, for wires not trusted
+  bool tensor_sums = true;  ///< its part of the tensor's checksum; see checksum.hpp
   bool operator==(const Checks&) const = default;
   static constexpr auto fields() {
     return std::tuple{runtime::field("chunk_crc", &Checks::chunk_crc),

@@ -1,5 +1,6 @@
 #include "reshard/execution/piece.hpp"
 
+#include "reshard/execution/checksum_paths.hpp"
 #include "runtime/base/check.hpp"
 
 #if defined(__x86_64__)
@@ -33,12 +34,10 @@ void stream_copy(std::byte* target, const std::byte* source, std::size_t bytes) 
   }
   std::memcpy(target, source, bytes);
 }
-void end_stream() { _mm_sfence(); }
 #else
 void stream_copy(std::byte* target, const std::byte* source, std::size_t bytes) {
   std::memcpy(target, source, bytes);
 }
-void end_stream() {}
 #endif
 
 /// Calls `run(first byte in the buffer, bytes)` for each contiguous run of the piece.
@@ -59,8 +58,10 @@ void for_each_run(const Region& region, std::int64_t element, std::int64_t first
   }
 }
 
-void check_piece(std::size_t buffer_bytes, const Region& region, std::int64_t element,
-                 std::int64_t first, std::int64_t count) {
+}  // namespace
+
+void check_region(std::size_t buffer_bytes, const Region& region, std::int64_t element,
+                  std::int64_t first, std::int64_t count) {
   const std::int64_t last =
       region.rows == 0 ? region.offset
                        : region.offset + (region.rows - 1) * region.row_stride + region.cols;
@@ -70,7 +71,9 @@ void check_piece(std::size_t buffer_bytes, const Region& region, std::int64_t el
                "piece: region ends at byte {} of {}", last * element, buffer_bytes);
 }
 
-}  // namespace
+bool copies_around_caches(std::int64_t row_bytes, std::int64_t bytes) {
+  return row_bytes >= kStreamRowBytes && bytes >= kStreamBytes;
+}
 
 std::array<Box, 3> piece_boxes(const Box& box, std::int64_t first, std::int64_t count) {
   const std::int64_t cols = box.cols();
@@ -93,7 +96,7 @@ std::array<Box, 3> piece_boxes(const Box& box, std::int64_t first, std::int64_t 
 std::vector<std::span<const std::byte>> piece_spans(std::span<const std::byte> buffer,
                                                     const Region& region, std::int64_t element,
                                                     std::int64_t first, std::int64_t count) {
-  check_piece(buffer.size(), region, element, first, count);
+  check_region(buffer.size(), region, element, first, count);
   std::vector<std::span<const std::byte>> spans;
   for_each_run(region, element, first, count, [&](std::int64_t at, std::int64_t bytes) {
     spans.push_back(buffer.subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(bytes)));
@@ -104,12 +107,12 @@ std::vector<std::span<const std::byte>> piece_spans(std::span<const std::byte> b
 void scatter_piece(std::span<const std::byte> dense, std::span<std::byte> buffer,
                    const Region& region, std::int64_t element, std::int64_t first,
                    std::int64_t count) {
-  check_piece(buffer.size(), region, element, first, count);
+  check_region(buffer.size(), region, element, first, count);
   TROUPE_CHECK(static_cast<std::int64_t>(dense.size()) == count * element,
                "piece: {} bytes for {} elements of {}", dense.size(), count, element);
   const std::byte* from = dense.data();
-  const bool stream = !region.contiguous() && region.cols * element >= kStreamRowBytes &&
-                      count * element >= kStreamBytes;
+  const bool stream =
+      !region.contiguous() && copies_around_caches(region.cols * element, count * element);
   for_each_run(region, element, first, count, [&](std::int64_t at, std::int64_t bytes) {
     if (stream)
       stream_copy(buffer.data() + at, from, static_cast<std::size_t>(bytes));
@@ -126,7 +129,7 @@ void copy_rows(std::byte* target, std::int64_t target_stride, const std::byte* s
     row_bytes *= rows;
     rows = 1;
   }
-  const bool stream = row_bytes >= kStreamRowBytes && rows * row_bytes >= kStreamBytes;
+  const bool stream = copies_around_caches(row_bytes, rows * row_bytes);
   for (std::int64_t row = 0; row < rows; ++row) {
     std::byte* to = target + row * target_stride;
     const std::byte* from = source + row * source_stride;

@@ -32,6 +32,13 @@ void scatter_piece(std::span<const std::byte> dense, std::span<std::byte> buffer
                    const Region& region, std::int64_t element, std::int64_t first,
                    std::int64_t count);
 
+/// Stops the process when the piece does not lie in a region that lies in such a buffer.
+void check_region(std::size_t buffer_bytes, const Region& region, std::int64_t element,
+                  std::int64_t first, std::int64_t count);
+
+/// Whether a copy of so many bytes, in rows of so many, is better made around the caches.
+bool copies_around_caches(std::int64_t row_bytes, std::int64_t bytes);
+
 /// Copies `rows` rows of `row_bytes` between two strided places that do not overlap.
 void copy_rows(std::byte* target, std::int64_t target_stride, const std::byte* source,
                std::int64_t source_stride, std::int64_t rows, std::int64_t row_bytes);

@@ -25,10 +25,22 @@ Deadline soon(Duration span, Deadline end) { return std::min(Deadline::in(span),
 
 }  // namespace
 
-Receiver::Receiver(ReceiveJob job) : job_(std::move(job)), plan_(*job_.plan) { flights_.resize(2); }
+Receiver::Receiver(ReceiveJob job)
+    : job_(std::move(job)),
+      plan_(*job_.plan),
+      proofs_({.plan = job_.plan.get(),
+               .rank = job_.rank,
+               .port = job_.port,
+               .lane = job_.lane,
+               .epoch = job_.id.epoch,
+               .checks = job_.checks,
+               .deadline = job_.deadline}) {
+  flights_.resize(2);
+}
 
 result<ReceiveStatistics> Receiver::run() {
   find_senders();
+  start_local_sums();
   const std::vector<Bucket>& buckets = *job_.buckets;
   for (const auto& [rank, sender] : senders_) {
     // Also tells those whom we do not need after all, since the weights are here.
@@ -43,6 +55,7 @@ result<ReceiveStatistics> Receiver::run() {
     TROUPE_TRY_VOID(arrive(flights_[i % 2]));
     announce(i + 1);
   }
+  TROUPE_TRY_VOID(prove_all());
   TROUPE_TRY_VOID(check_tensors());
   statistics_.buckets = static_cast<std::int64_t>(buckets.size());
   for (const BucketMemory& memory : job_.memory)
@@ -80,7 +93,7 @@ result<void> Receiver::depart(std::size_t index) {
   flight.end = bucket.begin;
   flight.here.assign(bucket.pieces.size(), false);
   flight.claims = std::make_shared<Claims>();
-  flight.claims->sums.resize(bucket.pieces.size());
+  flight.proofs.resize(bucket.pieces.size());
   flight.claims->delta_bytes.assign(bucket.pieces.size(), -1);
   flight.claims->memory = job_.memory[index % 2];
   flight.claims->landing = job_.landing;
@@ -131,6 +144,7 @@ result<void> Receiver::arrive(Flight& flight) {
       TROUPE_TRY(const bool some, look(flight, group));
       moved = moved || some;
     }
+    TROUPE_TRY_VOID(proofs_.advance());
     TROUPE_TRY(const bool some, unpack_prefix(flight));
     if (moved || some)
       nap = kPollFirst;
@@ -142,28 +156,34 @@ result<void> Receiver::arrive(Flight& flight) {
 
 result<bool> Receiver::look(Flight& flight, Group& group) {
   bool moved = false;
-  for (runtime::pending<void>* one : {&group.answer, &group.sums}) {
-    if (!one->valid() || !one->ready()) continue;
-    TROUPE_TRY_VOID(outcome_of(*one, group, *flight.bucket));
+  if (group.answer.valid() && group.answer.ready()) {
+    TROUPE_TRY_VOID(outcome_of(group.answer, group, *flight.bucket));
     moved = true;
   }
   if (moved && !group.is_out() && is_delta(group) && !group.has_sizes) {
     group.has_sizes = true;
     TROUPE_TRY_VOID(ask_deltas(flight, group));
   }
-  if (moved && !group.is_out()) {
-    for (; group.here < group.asked; ++group.here) flight.here[group.pieces[group.here]] = true;
-  }
+  if (!group.is_out()) take_here(flight, group);
   if (group.is_out() || group.asked == group.pieces.size()) return moved;
   const std::size_t count = ready(flight, group);
   if (count == 0) return moved;
   if (const auto here = job_.port->giver(job_.id.epoch, group.from)) {
     TROUPE_TRY_VOID(copy_from_here(flight, group, *here, count));
-    for (; group.here < group.asked; ++group.here) flight.here[group.pieces[group.here]] = true;
+    take_here(flight, group);
   } else {
     TROUPE_TRY_VOID(ask(flight, group, count));
   }
   return true;
+}
+
+void Receiver::take_here(Flight& flight, Group& group) const {
+  for (; group.here < group.asked; ++group.here) {
+    const std::size_t index = group.pieces[group.here];
+    // Who hands on forgets what its takers have: not before its sum is known.
+    if (group.handed_on && is_checked() && !proofs_.is_claimed(flight.proofs[index])) return;
+    flight.here[index] = true;
+  }
 }
 
 result<bool> Receiver::unpack_prefix(Flight& flight) {
@@ -189,9 +209,8 @@ result<void> Receiver::linger(Flight& flight, Duration& nap) {
   const runtime::pending<void>* waiting = nullptr;
   bool stalled = false;
   for (const Group& group : flight.groups) {
-    if (group.sums.valid()) waiting = &group.sums;
     if (group.answer.valid()) waiting = &group.answer;
-    stalled = stalled || (!group.is_out() && group.asked < group.pieces.size());
+    stalled = stalled || (!group.is_out() && group.here < group.pieces.size());
   }
   if (job_.deadline.passed() && waiting == nullptr)
     return fail(ErrorCode::kDeadline, "target rank {}: the deadline passed while peers receive",
@@ -235,15 +254,10 @@ result<void> Receiver::ask(Flight& flight, Group& group, std::size_t count) {
   group.asked += count;
   const MemberAddress& from = address_of(group.from);
   group.answer = job_.lane->fetch(job_.id.epoch, from, parts, flight.claims, job_.deadline);
-  if (!job_.checks.chunk_crc && !job_.checks.tensor_sums) return {};
-  const ColumnKind kind = !job_.checks.tensor_sums ? ColumnKind::kCrc
-                          : job_.checks.chunk_crc  ? ColumnKind::kSums
-                                                   : ColumnKind::kTensorSum;
-  parts.clear();
+  if (!is_checked()) return {};
   for (const std::size_t index : pieces)
-    parts.push_back(
-        {kind, flight.bucket->pieces[index].piece, bytes_of(flight.claims->sums[index])});
-  group.sums = job_.lane->fetch(job_.id.epoch, from, parts, flight.claims, job_.deadline);
+    flight.proofs[index] = proofs_.expect(from, flight.bucket->pieces[index].piece);
+  proofs_.ask(group.from);
   return {};
 }
 
@@ -277,7 +291,10 @@ result<void> Receiver::copy_from_here(Flight& flight, Group& group, PieceGiver& 
       std::copy(span.begin(), span.end(), into.begin());
       into = into.subspan(span.size());
     }
-    flight.claims->sums[index] = sums_of(plan_, piece, memory.spans, job_.checks);
+    if (!is_checked()) continue;
+    flight.proofs[index] = proofs_.expect({.member = group.from, .address = {}}, piece);
+    TROUPE_TRY_VOID(
+        proofs_.claim(flight.proofs[index], sums_of(plan_, piece, memory.spans, job_.checks)));
   }
   group.asked += count;
   return {};

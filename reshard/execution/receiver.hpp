@@ -2,18 +2,20 @@
 
 // Receives one target's slice of a plan, once: buckets asked for, checked, unpacked, handed on.
 //
-// Two buckets are under way: the requests of the next are out while one is checked and unpacked.
-// The first error ends everything.
-// Ownership: everything that `ReceiveJob` points at outlives the receiver.
+// Two buckets are under way: the requests of the next are out while one is unpacked, which sums it
+// in the same walk. Sums are compared as the senders know theirs (proofs.hpp), before `run`
+// returns; what was handed on to us, before its sender may forget it. The first error ends
+// everything. Ownership: everything that `ReceiveJob` points at outlives the receiver.
 // **Threads:** `run` on one; `stop` of the job may be set by any, and is looked at every 20 ms.
 // **Invariants:** `run` returns by the deadline. When it returns well, every element of the plan's
-// slice was written once and every checksum that was asked for agreed.
+// slice was written once and the checksums of every piece agreed, when any were asked for.
 
 #include "reshard/execution/bucket.hpp"
 #include "reshard/execution/hand_on.hpp"
 #include "reshard/execution/messages.hpp"
 #include "reshard/execution/piece_lane.hpp"
 #include "reshard/execution/piece_sums.hpp"
+#include "reshard/execution/proofs.hpp"
 #include "reshard/execution/weight_sink.hpp"
 
 #include <array>
@@ -61,12 +63,10 @@ class Receiver {
     std::size_t here = 0;             ///< of those
     bool has_sizes = false;           ///< delta: what changed may be asked for
     runtime::pending<void> answer;
-    runtime::pending<void> sums;  ///< asked for apart: the bytes need not wait for them
-    bool is_out() const { return answer.valid() || sums.valid(); }
+    bool is_out() const { return answer.valid(); }
   };
   /// What the senders say about the pieces of a bucket; written by the lane.
   struct Claims {
-    std::vector<PieceSums> sums;
     std::vector<std::int64_t> delta_bytes;
     BucketMemory memory;
     std::shared_ptr<const void> landing;
@@ -75,14 +75,10 @@ class Receiver {
     const Bucket* bucket = nullptr;
     std::shared_ptr<Claims> claims;
     std::vector<Group> groups;
-    std::vector<bool> here;    ///< by piece
-    std::size_t unpacked = 0;  ///< a prefix of the pieces
-    std::int64_t end = 0;      ///< of that prefix, in the receive order
-  };
-  struct TensorSums {
-    std::uint64_t claimed = 0;
-    std::uint64_t found = 0;
-    std::int64_t elements = 0;
+    std::vector<bool> here;          ///< by piece
+    std::vector<Proofs::Id> proofs;  ///< by piece, when anything is checked
+    std::size_t unpacked = 0;        ///< a prefix of the pieces
+    std::int64_t end = 0;            ///< of that prefix, in the receive order
   };
   /// Where we stand with one who hands on to us.
   struct Sender {
@@ -116,8 +112,16 @@ class Receiver {
   result<void> stopped() const;
   result<void> unpack(Flight& flight, std::size_t index);
   result<void> apply_delta(Flight& flight, std::size_t index);
-  result<void> check_piece(const Flight& flight, std::size_t index,
-                           std::span<const std::span<const std::byte>> memory);
+  /// Keeps what was found in a piece for its proof.
+  result<void> found(const Flight& flight, std::size_t index, const PieceSums& sums);
+  bool is_checked() const { return job_.checks.chunk_crc || job_.checks.tensor_sums; }
+  /// Takes what is here of the group, as far as it may be handed on.
+  void take_here(Flight& flight, Group& group) const;
+  /// Lets sources of this process sum what will be read, from now on.
+  void start_local_sums();
+  bool sums_locally(const BucketPiece& one) const;
+  std::int32_t root_index(std::int32_t op) const;
+  result<void> prove_all();
   result<void> take_local(const BucketPiece& one);
   result<void> check_tensors() const;
   void find_senders();
@@ -134,7 +138,8 @@ class Receiver {
   const PublicationPlan& plan_;
   std::vector<Flight> flights_;  ///< at most two, by bucket index modulo two
   std::map<std::int32_t, Sender> senders_;
-  std::map<std::int32_t, TensorSums> sums_;
+  std::map<std::int32_t, std::int64_t> elements_;  ///< that came, by tensor
+  Proofs proofs_;
   std::optional<std::int32_t> announced_;
   ReceiveStatistics statistics_;
 };

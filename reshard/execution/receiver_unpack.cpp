@@ -1,21 +1,19 @@
 // Receiver: what happens to a piece once its bytes are here.
 
-#include "reshard/execution/checksum.hpp"
 #include "reshard/execution/delta.hpp"
 #include "reshard/execution/piece.hpp"
+#include "reshard/execution/piece_summer.hpp"
 #include "reshard/execution/receiver.hpp"
 #include "runtime/base/check.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 namespace troupe::reshard {
 namespace {
-
-/// Rows copied and summed together, so that the second walk finds them in a cache.
-constexpr std::int64_t kBlockBytes = std::int64_t{64} << 10;
 
 std::size_t size(std::int64_t value) { return static_cast<std::size_t>(value); }
 
@@ -46,28 +44,10 @@ std::span<std::byte> Receiver::place_of(const Flight& flight, std::size_t index)
       .subspan(size((region.offset + one.piece.first) * element_of(op)), size(bytes));
 }
 
-result<void> Receiver::check_piece(const Flight& flight, std::size_t index,
-                                   std::span<const std::span<const std::byte>> memory) {
+result<void> Receiver::found(const Flight& flight, std::size_t index, const PieceSums& sums) {
   const OpPiece& piece = flight.bucket->pieces[index].piece;
-  const Op& op = plan_.op(piece.op);
-  const PieceSums& claimed = flight.claims->sums[index];
-  const PieceSums found = sums_of(plan_, piece, memory, job_.checks);
-  if (job_.checks.chunk_crc && found.crc != claimed.crc)
-    return fail(ErrorCode::kCorrupt,
-                "target rank {}: {}: elements {}+{} from rank {}: crc32c {:08x}, sent as {:08x}",
-                job_.rank, piece_text(piece), piece.first, piece.count, op.source_rank, found.crc,
-                claimed.crc);
-  if (found.tensor != claimed.tensor)
-    return fail(
-        ErrorCode::kCorrupt,
-        "target rank {}: {}: elements {}+{} from rank {}: checksum {:016x}, sent as {:016x}",
-        job_.rank, piece_text(piece), piece.first, piece.count, op.source_rank, found.tensor,
-        claimed.tensor);
-  TensorSums& sums = sums_[op.tensor];
-  sums.claimed += claimed.tensor;
-  sums.found += found.tensor;
-  sums.elements += piece.count;
-  return {};
+  elements_[plan_.op(piece.op).tensor] += piece.count;
+  return is_checked() ? proofs_.found(flight.proofs[index], sums) : result<void>();
 }
 
 result<void> Receiver::unpack(Flight& flight, std::size_t index) {
@@ -76,20 +56,21 @@ result<void> Receiver::unpack(Flight& flight, std::size_t index) {
   const Op& op = plan_.op(piece.op);
   const std::span<const std::byte> dense = place_of(flight, index);
   if (flight.claims->delta_bytes[index] >= 0) return apply_delta(flight, index);
-  TROUPE_TRY_VOID(check_piece(flight, index, std::span(&dense, 1)));
-  if (one.route == Route::kInPlace && !job_.id.base) return {};
-  const Region region = region_here(op);
-  if (const std::span<std::byte> buffer = job_.sink->buffer(region.buffer); !buffer.empty()) {
-    scatter_piece(dense, buffer, region, element_of(op), piece.first, piece.count);
-    return {};
+  if (one.route == Route::kInPlace && !job_.id.base) {
+    const std::span<const std::span<const std::byte>> memory(&dense, 1);
+    return found(flight, index, sums_of(plan_, piece, memory, job_.checks));
   }
+  const Region region = region_here(op);
+  if (const std::span<std::byte> buffer = job_.sink->buffer(region.buffer); !buffer.empty())
+    return found(flight, index, scatter_and_sum(plan_, piece, dense, buffer, region, job_.checks));
+  const PieceSums sums = sums_of(plan_, piece, std::span(&dense, 1), job_.checks);
   const std::byte* data = dense.data();
   for (const Box& box : piece_boxes(op.box(), piece.first, piece.count)) {
     if (box.empty()) continue;
     TROUPE_TRY_VOID(job_.sink->write(plan_.tensor_of(op), box, data, box.cols()));
     data += box.elements() * element_of(op);
   }
-  return {};
+  return found(flight, index, sums);
 }
 
 result<void> Receiver::apply_delta(Flight& flight, std::size_t index) {
@@ -111,28 +92,52 @@ result<void> Receiver::apply_delta(Flight& flight, std::size_t index) {
                   static_cast<std::int64_t>(run.bytes.size()));
   }
   statistics_.unchanged_bytes += piece.count * element - static_cast<std::int64_t>(bytes);
-  return check_piece(flight, index, piece_spans(buffer, region, element, piece.first, piece.count));
+  const auto memory = piece_spans(buffer, region, element, piece.first, piece.count);
+  return found(flight, index, sums_of(plan_, piece, memory, job_.checks));
+}
+
+std::int32_t Receiver::root_index(std::int32_t op) const {
+  while (plan_.op(op).after >= 0) op = plan_.op(op).after;
+  return op;
+}
+
+/// Whether a box of this process is copied here, so that both ends can sum it.
+bool Receiver::sums_locally(const BucketPiece& one) const {
+  return job_.checks.tensor_sums && one.route == Route::kLocal &&
+         !job_.sink->buffer(region_here(plan_.op(one.piece.op)).buffer).empty();
+}
+
+void Receiver::start_local_sums() {
+  if (job_.permit_views) return;  // nobody knows yet what will be read at all
+  for (const Bucket& bucket : *job_.buckets) {
+    for (const BucketPiece& one : bucket.pieces) {
+      if (!sums_locally(one)) continue;
+      const std::int32_t root = root_index(one.piece.op);
+      const auto giver =
+          job_.port->giver(job_.id.epoch, {Side::kSource, plan_.op(root).source_rank});
+      if (giver == nullptr) continue;  // taking it says so
+      OpPiece piece = one.piece;
+      piece.op = root;
+      job_.port->summer().look(giver, piece, {.chunk_crc = false, .tensor_sums = true});
+    }
+  }
 }
 
 /// Reads a box where it lies in this process.
 result<void> Receiver::take_local(const BucketPiece& one) {
   const Op& op = plan_.op(one.piece.op);
-  const Op& root = plan_.root_of(one.piece.op);
+  const std::int32_t root = root_index(one.piece.op);
+  const Member from{Side::kSource, plan_.op(root).source_rank};
   const TensorInfo& tensor = plan_.tensor_of(op);
   const std::int64_t element = element_of(op);
-  const auto giver = job_.port->giver(job_.id.epoch, {Side::kSource, root.source_rank});
-  const std::int32_t root_index = [&] {
-    std::int32_t index = one.piece.op;
-    while (plan_.op(index).after >= 0) index = plan_.op(index).after;
-    return index;
-  }();
-  const std::optional<MemoryView> view = giver == nullptr ? std::nullopt : giver->view(root_index);
+  const auto giver = job_.port->giver(job_.id.epoch, from);
+  const std::optional<MemoryView> view = giver == nullptr ? std::nullopt : giver->view(root);
   if (!view)
-    return fail(ErrorCode::kAborted, "target rank {}: {}: source rank {} gives it out no longer",
-                job_.rank, piece_text(one.piece), root.source_rank);
+    return fail(ErrorCode::kAborted, "target rank {}: {}: {} gives it out no longer", job_.rank,
+                piece_text(one.piece), member_text(from));
   const std::int64_t bytes = op.elements() * element;
   statistics_.local_bytes += bytes;
-  sums_[op.tensor].elements += op.elements();
+  elements_[op.tensor] += op.elements();
   if (job_.permit_views && job_.sink->adopt(tensor, op.box(), view->data, view->row_stride)) {
     statistics_.viewed_bytes += bytes;
     return {};
@@ -141,21 +146,33 @@ result<void> Receiver::take_local(const BucketPiece& one) {
   const std::span<std::byte> buffer = job_.sink->buffer(region.buffer);
   if (buffer.empty()) return job_.sink->write(tensor, op.box(), view->data, view->row_stride);
   std::byte* target = buffer.data() + region.offset * element;
-  const std::int64_t row_bytes = region.cols * element;
-  if (!job_.checks.tensor_sums) {
+  if (!sums_locally(one)) {
     copy_rows(target, region.row_stride * element, view->data, view->row_stride * element,
-              region.rows, row_bytes);
+              region.rows, region.cols * element);
     return {};
   }
-  const std::int64_t step = std::max<std::int64_t>(1, kBlockBytes / row_bytes);
-  for (std::int64_t row = 0; row < region.rows; row += step) {
-    const std::int64_t rows = std::min(step, region.rows - row);
-    std::byte* to = target + row * region.row_stride * element;
-    const std::byte* from = view->data + row * view->row_stride * element;
-    copy_rows(to, region.row_stride * element, from, view->row_stride * element, rows, row_bytes);
-    const Box box{op.row_begin + row, op.row_begin + row + rows, op.col_begin, op.col_end};
-    sums_[op.tensor].claimed += sum_box(box, tensor.cols, from, view->row_stride, element);
-    sums_[op.tensor].found += sum_box(box, tensor.cols, to, region.row_stride, element);
+  const PieceSums sums{.tensor = copy_box_and_sum(op, tensor, target, region.row_stride, view->data,
+                                                  view->row_stride),
+                       .crc = 0,
+                       .known = 1};
+  OpPiece piece = one.piece;
+  piece.op = root;
+  return proofs_.found(proofs_.expect_here(giver, from, piece), sums);
+}
+
+result<void> Receiver::prove_all() {
+  while (!proofs_.empty()) {
+    TROUPE_TRY_VOID(stopped());
+    TROUPE_TRY(const bool moved, proofs_.advance());
+    if (moved) continue;
+    if (job_.deadline.passed())
+      return fail(ErrorCode::kDeadline, "target rank {}: {} did not come", job_.rank,
+                  proofs_.first_open());
+    constexpr Duration kLook = std::chrono::microseconds(200);
+    if (const runtime::pending<void>* answer = proofs_.answer())
+      runtime::block_on(*answer->shared(), Deadline::in(kLook));
+    else
+      std::this_thread::sleep_for(kLook);
   }
   return {};
 }
@@ -184,15 +201,11 @@ result<void> Receiver::check_tensors() const {
     wanted[plan_.op(index).tensor] += plan_.op(index).elements();
   for (const auto& [tensor, elements] : wanted) {
     const std::string& name = plan_.plan().tensors[size(tensor)].name;
-    const auto place = sums_.find(tensor);
-    const TensorSums found = place == sums_.end() ? TensorSums() : place->second;
-    if (found.elements != elements)
+    const auto place = elements_.find(tensor);
+    const std::int64_t found = place == elements_.end() ? 0 : place->second;
+    if (found != elements)
       return fail(ErrorCode::kCorrupt, "target rank {}: tensor {}: {} elements came, wanted {}",
-                  job_.rank, name, found.elements, elements);
-    if (found.claimed != found.found)
-      return fail(ErrorCode::kCorrupt,
-                  "target rank {}: tensor {}: checksum {:016x}, sent as {:016x}", job_.rank, name,
-                  found.found, found.claimed);
+                  job_.rank, name, found, elements);
   }
   return {};
 }

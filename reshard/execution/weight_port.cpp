@@ -2,7 +2,7 @@
 
 #include "reshard/execution/delta.hpp"
 #include "reshard/execution/piece_columns.hpp"
-#include "reshard/execution/piece_sums.hpp"
+#include "reshard/execution/piece_summer.hpp"
 #include "runtime/base/check.hpp"
 
 #include <fmt/format.h>
@@ -23,9 +23,16 @@ runtime::Pinned pin_value(const T& value) {
 
 }  // namespace
 
+PieceGiver::PieceGiver() {
+  static std::atomic<std::uint64_t> last{0};
+  number_ = ++last;
+}
+
 result<runtime::Pinned> PieceGiver::read_base(const OpPiece& /*piece*/) {
   return runtime::Pinned{};
 }
+
+WeightPort::WeightPort() : summer_(std::make_unique<PieceSummer>()) {}
 
 std::unique_ptr<WeightPort> WeightPort::local() {
   return std::unique_ptr<WeightPort>(new WeightPort());
@@ -51,7 +58,7 @@ result<std::unique_ptr<WeightPort>> WeightPort::open(const OpenTransport& open) 
 }
 
 WeightPort::~WeightPort() {
-  transport_.reset();  // before the map that its thread reads
+  transport_.reset();  // before what its thread reads
 }
 
 std::vector<std::byte> WeightPort::address() const {
@@ -69,12 +76,17 @@ result<void> WeightPort::give(std::uint64_t epoch, Member member,
 }
 
 void WeightPort::stop_giving(std::uint64_t epoch, Member member) {
-  std::shared_ptr<PieceGiver> last;  // dies outside the lock
-  const std::lock_guard lock(mutex_);
-  const auto place = givers_.find(Key{epoch, member});
-  if (place == givers_.end()) return;
-  last = std::move(place->second);
-  givers_.erase(place);
+  std::shared_ptr<PieceGiver> last;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto place = givers_.find(Key{epoch, member});
+    if (place == givers_.end()) return;
+    last = std::move(place->second);
+    givers_.erase(place);
+  }
+  last->close();
+  summer_->forget(*last);
+  if (member.side == Side::kTarget) summer_->drain(*last);
 }
 
 std::shared_ptr<PieceGiver> WeightPort::giver(std::uint64_t epoch, Member member) const {
@@ -135,10 +147,12 @@ result<runtime::Pinned> WeightPort::answer(ColumnId column, std::int64_t first,
     case ColumnKind::kSums:
     case ColumnKind::kCrc:
     case ColumnKind::kTensorSum: {
-      TROUPE_TRY(const runtime::Pinned memory, one->read(piece));
       const Checks checks{.chunk_crc = wanted.kind != ColumnKind::kTensorSum,
                           .tensor_sums = wanted.kind != ColumnKind::kCrc};
-      return pin_value(sums_of(one->plan(), piece, memory.spans, checks));
+      const std::optional<result<PieceSums>> sums = summer_->look(one, piece, checks);
+      if (!sums) return pin_value(PieceSums());
+      if (!*sums) return fail(sums->error());
+      return pin_value(**sums);
     }
     case ColumnKind::kDeltaSize: {
       TROUPE_TRY(const runtime::Pinned now, one->read(piece));

@@ -16,6 +16,7 @@
 #include "reshard/execution/publication_plan.hpp"
 #include "runtime/comm/transport.hpp"
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -42,9 +43,12 @@ struct MemoryView {
   std::shared_ptr<const void> keep;  ///< nothing changes while it is held
 };
 
+class PieceSummer;
+
 /// Gives out pieces of one rank's memory under one epoch.
 class PieceGiver {
  public:
+  PieceGiver();
   virtual ~PieceGiver() = default;
   virtual const PublicationPlan& plan() const = 0;
   /// The memory of a piece. kNotFound when it is not here yet.
@@ -59,6 +63,16 @@ class PieceGiver {
   }
   /// Delta only: what the piece was in the base version, or empty.
   virtual result<runtime::Pinned> read_base(const OpPiece& piece);
+
+  /// Of this giver alone in this process.
+  std::uint64_t number() const { return number_; }
+  /// It is given out no longer.
+  bool closed() const { return closed_; }
+  void close() { closed_ = true; }
+
+ private:
+  std::uint64_t number_;
+  std::atomic<bool> closed_{false};
 };
 
 struct WeightPortOptions {
@@ -87,14 +101,17 @@ class WeightPort {
 
   /// kAlreadyExists when that member gives something out under this epoch already.
   result<void> give(std::uint64_t epoch, Member member, std::shared_ptr<PieceGiver> giver);
+  /// A target's memory is not summed any more when it returns; a source counts its readers.
   void stop_giving(std::uint64_t epoch, Member member);
   /// Of a rank in this process, or null.
   std::shared_ptr<PieceGiver> giver(std::uint64_t epoch, Member member) const;
   /// The process behind `address` is dead: what is pulled from it ends at once.
   void peer_lost(const std::vector<std::byte>& address, Error cause);
+  /// What sums the memory that is given out here.
+  PieceSummer& summer() { return *summer_; }
 
  private:
-  WeightPort() = default;
+  WeightPort();
   result<runtime::Pinned> answer(ColumnId column, std::int64_t first, std::int64_t rows) const;
   result<std::shared_ptr<PieceGiver>> giver_of(std::uint64_t epoch, std::int32_t op) const;
 
@@ -105,6 +122,7 @@ class WeightPort {
   };
   mutable std::mutex mutex_;  ///< guards the map
   std::map<Key, std::shared_ptr<PieceGiver>> givers_;
+  std::unique_ptr<PieceSummer> summer_;
   std::unique_ptr<runtime::Transport> transport_;
 };
 

@@ -3,6 +3,7 @@
 
 #include "reshard/execution/bucket.hpp"
 #include "reshard/execution/checksum.hpp"
+#include "reshard/execution/checksum_paths.hpp"
 #include "reshard/execution/delta.hpp"
 #include "reshard/execution/piece.hpp"
 #include "reshard/execution/piece_columns.hpp"
@@ -10,6 +11,9 @@
 #include "tests/reshard/random_case.hpp"
 
 #include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
 
 namespace troupe::reshard {
 namespace {
@@ -34,6 +38,58 @@ TEST(Checksum, IsTheFormulaForEveryWidthAndIndex) {
     const auto bytes = random_bytes(rng, static_cast<std::size_t>(element * count));
     EXPECT_EQ(sum_elements(bytes.data(), element, index, count),
               sum_elements_slowly(bytes.data(), element, index, count));
+  }
+}
+
+TEST(Checksum, EveryPathSumsAndCopiesTheSame) {
+  Rng rng(11);
+  for (int i = 0; i < 400; ++i) {
+    const std::int64_t bytes = below(rng, i % 4 == 0 ? 40'000 : 300);
+    std::int64_t position = below(rng, 1 << 20);
+    if (i % 3 == 0) position = (std::int64_t{1} << 34) - below(rng, 100);
+    const std::int64_t skew = below(rng, 64);
+    const auto data = random_bytes(rng, static_cast<std::size_t>(bytes + 64));
+    const std::byte* from = data.data() + (i % 2 == 0 ? 0 : below(rng, 64));
+    const std::uint64_t wanted = sum_elements_slowly(from, 1, position, bytes);
+    for (const SumPath& path : sum_paths()) {
+      SCOPED_TRACE(path.name);
+      EXPECT_EQ(sum_by_path(path, nullptr, from, position, bytes, false), wanted);
+      for (const bool stream : {false, true}) {
+        std::vector<std::byte> copy(static_cast<std::size_t>(bytes + 128), std::byte{0xA5});
+        std::byte* to = copy.data() + skew;
+        EXPECT_EQ(sum_by_path(path, to, from, position, bytes, stream), wanted);
+        end_stream();
+        EXPECT_TRUE(std::equal(from, from + bytes, to));
+        const auto untouched = [](std::byte b) { return b == std::byte{0xA5}; };
+        EXPECT_TRUE(std::all_of(copy.data(), to, untouched));
+        EXPECT_TRUE(std::all_of(to + bytes, copy.data() + copy.size(), untouched));
+      }
+    }
+  }
+}
+
+TEST(Checksum, WeightsAreOddAndAllDifferent) {
+  std::set<std::uint32_t> seen;
+  for (const std::uint32_t weight : word_weights()) {
+    EXPECT_EQ(weight % 2, 1U);
+    EXPECT_TRUE(seen.insert(weight).second);
+  }
+}
+
+TEST(Checksum, SeesEveryByteOfASmallTensorFlipped) {
+  Rng rng(12);
+  for (const std::int64_t element : {1, 2, 4, 8}) {
+    const Box box{0, 5, 0, 7};
+    auto bytes = random_bytes(rng, static_cast<std::size_t>(box.elements() * element));
+    const std::uint64_t before = sum_box(box, 7, bytes.data(), 7, element);
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+      for (const unsigned mask : {0x01U, 0x80U, 0xFFU}) {
+        bytes[i] ^= static_cast<std::byte>(mask);
+        EXPECT_NE(sum_box(box, 7, bytes.data(), 7, element), before)
+            << "byte " << i << ", elements of " << element;
+        bytes[i] ^= static_cast<std::byte>(mask);
+      }
+    }
   }
 }
 
