@@ -37,6 +37,7 @@ struct TailSample {
   std::uint64_t attempt = 0;
   RankId rank{};
   std::int64_t tokens = 0;  ///< KV it will need, the estimated rest included
+  bool pinned = false;      ///< stays where it is
   bool operator==(const TailSample&) const = default;
 };
 

@@ -76,12 +76,13 @@ struct DispatchOptions {
   Duration hedge_after{0};         ///< then an idle rank may run the sample too; 0: never
 
   // Deadlines; 0: none.
-  Duration sample_deadline{0};  ///< from a sample's first start
+  Duration sample_deadline{0};  ///< of a sample's time on ranks, partial attempts added up
   DeadlineAction on_deadline = DeadlineAction::kTruncate;
   Duration stall_after{0};     ///< an attempt that reports nothing is stopped and goes elsewhere
   Duration score_deadline{0};  ///< a reward that does not come is asked for again
   Duration stop_within = std::chrono::seconds(10);  ///< an asked stop that is not confirmed counts
   std::int32_t retries_max = 3;                     ///< per sample, failures of every kind
+  std::int32_t rank_losses_max = 16;  ///< per sample: one that kills its ranks must not go on
 
   // Order.
   bool longest_first = false;         ///< first a probe of each group, then by estimated rest
@@ -225,6 +226,10 @@ struct GroupRefused {
   std::uint64_t group = 0;
   Error error{};
 };
+struct RankRefused {
+  RankId rank{};
+  Error error{};
+};
 struct RoundBegan {
   bool tail = false;               ///< a round of groups that were cut before
   std::int64_t groups_wanted = 0;  ///< to complete; those there already are taken off
@@ -248,7 +253,7 @@ struct Starved {
 
 using DispatchEffect =
     std::variant<StartSample, StopAttempt, ScoreSample, GroupComplete, GroupDropped, GroupRefused,
-                 RoundBegan, RoundEnded, RankReleased, Starved>;
+                 RankRefused, RoundBegan, RoundEnded, RankReleased, Starved>;
 using DispatchEffects = std::vector<DispatchEffect>;
 
 // ---- the core ------------------------------------------------------------------------------

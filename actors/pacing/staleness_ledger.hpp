@@ -167,7 +167,8 @@ class StalenessLedger {
   std::string explain() const;
 
   // ---- events ----
-  /// Rollout serves `version` from here on; only after a publication that succeeded. Versions count
+  /// Every rollout rank serves `version` or newer from here on; only after a publication that
+  /// succeeded. Versions count
   /// trained steps: kConflict when it goes back or was not trained yet. Returns what became too old
   /// (`kDrop`), running groups too when `began` told their first version.
   result<std::vector<CancelRecord>> published(WeightVersion version);
@@ -202,7 +203,8 @@ class StalenessLedger {
   void abandon_step();
 
   // ---- views ----
-  /// Set once so many groups in a row came to nothing that the run should end; names the counts.
+  /// Set once so many groups came to nothing since the trainer last got one, with none in stock,
+  /// that the run should end; names the counts.
   std::optional<Error> barren() const;
   /// Closed, and nothing is open.
   bool drained() const { return closed_ && open_.empty(); }
@@ -229,6 +231,7 @@ class StalenessLedger {
   explicit StalenessLedger(const LedgerOptions& options) : options_(options) {}
   std::int64_t limit() const;
   std::int64_t pacing_lead() const;
+  std::int64_t age_bound() const;
   bool is_due(const OpenGroup& group) const;
   std::optional<CancelReason> unusable(const OpenGroup& group) const;
   std::optional<WeightVersion> mask_bound(const OpenGroup& group) const;
