@@ -81,21 +81,4 @@ void merge_log_prob_rows(std::span<const LogitPart> parts, std::int64_t rows,
   }
 }
 
-TROUPE_SIMD_VERSIONS
-void logit_shard_backward(RowShape shape, float* logits, const LogProbRowsBackward& p) {
-  const float scale = p.inverse_temperature;
-  for (std::int64_t r = 0; r < shape.rows; ++r) {
-    float* z = logits + r * shape.width;
-    const float lse = p.log_sum_exp[r];
-    const float g = p.log_prob_gradient[r] * scale;
-    const float h = p.entropy_gradient == nullptr ? 0.0F : p.entropy_gradient[r] * scale;
-    const float entropy = p.entropy[r];
-    for (std::int64_t i = 0; i < shape.width; ++i) {
-      const float log_p = z[i] * scale - lse;
-      z[i] = -simd::exp(log_p) * (g + h * (log_p + entropy));
-    }
-    if (p.targets[r] >= 0) z[p.targets[r]] += g;
-  }
-}
-
 }  // namespace troupe::actors

@@ -23,15 +23,13 @@ struct LogitPart {
   double target = 0;   ///< z/temperature of the target; 0 where another rank has it
 };
 
-/// logits [rows, V/tp] → parts [rows]. targets [rows] are columns of this shard, −1: elsewhere.
+/// logits [rows, V/tp] → parts [rows]. targets [rows] are columns of this shard, −1: elsewhere; so
+/// `log_prob_rows_backward` takes them too.
 void logit_parts(RowShape shape, const float* logits, const std::int64_t* targets,
                  float inverse_temperature, LogitPart* parts);
 
 /// parts [ranks, rows] → `log_prob`, `entropy`, `log_sum_exp` of `out`, each [rows].
 void merge_log_prob_rows(std::span<const LogitPart> parts, std::int64_t rows,
                          const LogProbRows& out);
-
-/// log_prob_rows_backward on this rank's columns; targets as in logit_parts.
-void logit_shard_backward(RowShape shape, float* logits, const LogProbRowsBackward& p);
 
 }  // namespace troupe::actors

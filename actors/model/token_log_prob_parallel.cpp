@@ -1,12 +1,12 @@
 #include "actors/model/token_log_prob_parallel.hpp"
 
 #include "actors/model/tensor_parallel_kernels.hpp"
+#include "actors/model/token_log_prob_chunks.hpp"
 #include "runtime/base/check.hpp"
 #include "runtime/task/failure.hpp"
 
 #include <torch/torch.h>
 
-#include <algorithm>
 #include <vector>
 
 namespace troupe::actors {
@@ -44,19 +44,13 @@ struct Node : torch::autograd::Function<Node> {
                              const at::Tensor& head, const at::Tensor& targets,
                              const TensorGroup* group, const TokenLogProbOptions& options) {
     const std::int64_t tokens = hidden.size(0);
-    const std::int64_t chunk = std::min(options.chunk_tokens, tokens);
     const auto inverse = static_cast<float>(1.0 / options.temperature);
     std::vector<LogitPart> parts(static_cast<std::size_t>(tokens));
-    {
-      const at::Tensor logits = at::empty({chunk, head.size(0)}, hidden.options());
-      for (std::int64_t begin = 0; begin < tokens; begin += chunk) {
-        const std::int64_t count = std::min(chunk, tokens - begin);
-        at::Tensor part = logits.narrow(0, 0, count);
-        at::mm_out(part, hidden.narrow(0, begin, count), head.t());
-        logit_parts({count, head.size(0)}, part.data_ptr<float>(), ids_of(targets) + begin, inverse,
-                    parts.data() + begin);
-      }
-    }
+    for_each_logit_chunk(hidden, head, options.chunk_tokens,
+                         [&](std::int64_t begin, at::Tensor& part) {
+                           logit_parts({part.size(0), head.size(0)}, part.data_ptr<float>(),
+                                       ids_of(targets) + begin, inverse, parts.data() + begin);
+                         });
     const std::vector<LogitPart> all = exchange(*group, parts);
     const at::Tensor log_prob = at::empty({tokens}, hidden.options());
     const at::Tensor entropy = at::empty({tokens}, hidden.options());
@@ -71,7 +65,7 @@ struct Node : torch::autograd::Function<Node> {
     context->saved_data["group"] =
         static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(group));
     context->saved_data["temperature"] = options.temperature;
-    context->saved_data["chunk"] = chunk;
+    context->saved_data["chunk"] = options.chunk_tokens;
     context->set_materialize_grads(false);
     return {log_prob, entropy};
   }
@@ -80,38 +74,13 @@ struct Node : torch::autograd::Function<Node> {
     const auto saved = context->get_saved_variables();
     const auto& group = *reinterpret_cast<const TensorGroup*>(
         static_cast<std::intptr_t>(context->saved_data["group"].toInt()));
-    const at::Tensor& hidden = saved[0];
-    const at::Tensor& head = saved[1];
-    const std::int64_t tokens = hidden.size(0);
-    const std::int64_t chunk = context->saved_data["chunk"].toInt();
-    const at::Tensor log_prob_gradient =
-        gradients[0].defined() ? gradients[0].contiguous() : at::zeros({tokens}, hidden.options());
-    const at::Tensor entropy_gradient =
-        gradients[1].defined() ? gradients[1].contiguous() : at::Tensor();
-    const at::Tensor hidden_gradient = at::empty_like(hidden);
-    at::Tensor head_gradient = at::zeros_like(head);
-    const at::Tensor logits = at::empty({chunk, head.size(0)}, hidden.options());
-    for (std::int64_t begin = 0; begin < tokens; begin += chunk) {
-      const std::int64_t count = std::min(chunk, tokens - begin);
-      const at::Tensor inputs = hidden.narrow(0, begin, count);
-      at::Tensor part = logits.narrow(0, 0, count);
-      at::mm_out(part, inputs, head.t());
-      logit_shard_backward(
-          {count, head.size(0)}, part.data_ptr<float>(),
-          {.targets = ids_of(saved[2]) + begin,
-           .inverse_temperature =
-               static_cast<float>(1.0 / context->saved_data["temperature"].toDouble()),
-           .log_sum_exp = saved[3].data_ptr<float>() + begin,
-           .entropy = saved[4].data_ptr<float>() + begin,
-           .log_prob_gradient = log_prob_gradient.data_ptr<float>() + begin,
-           .entropy_gradient =
-               entropy_gradient.defined() ? entropy_gradient.data_ptr<float>() + begin : nullptr});
-      at::Tensor to = hidden_gradient.narrow(0, begin, count);
-      at::mm_out(to, part, head);
-      head_gradient.addmm_(part.t(), inputs);
-    }
-    group.sum(hidden_gradient);
-    return {hidden_gradient, head_gradient, at::Tensor(), at::Tensor(), at::Tensor()};
+    const LogProbGradients found =
+        log_prob_backward({saved[0], saved[1], saved[2], saved[3], saved[4]},
+                          {.temperature = context->saved_data["temperature"].toDouble(),
+                           .chunk_tokens = context->saved_data["chunk"].toInt()},
+                          gradients[0], gradients[1]);
+    group.sum(found.hidden);
+    return {found.hidden, found.head, at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -121,15 +90,9 @@ TokenLogProb token_log_prob_parallel(const TensorGroup& group, IndexRange rows,
                                      const at::Tensor& hidden, const at::Tensor& head,
                                      const at::Tensor& targets,
                                      const TokenLogProbOptions& options) {
-  TROUPE_CHECK(hidden.size(1) == head.size(1), "token log-prob: hidden is {} wide, head {}",
-               hidden.size(1), head.size(1));
+  check_log_prob_input(hidden, head, targets, options);
   TROUPE_CHECK(head.size(0) == rows.size(), "token log-prob: head has {} rows for {}..{}",
                head.size(0), rows.begin, rows.end);
-  TROUPE_CHECK(hidden.size(0) == targets.size(0), "token log-prob: {} rows, {} targets",
-               hidden.size(0), targets.size(0));
-  TROUPE_CHECK(options.temperature > 0 && options.chunk_tokens > 0,
-               "token log-prob: temperature {} and chunk {} must be positive", options.temperature,
-               options.chunk_tokens);
   if (hidden.size(0) == 0) {
     const at::Tensor none = at::zeros({0}, hidden.options());
     return {.log_prob = none, .entropy = none};

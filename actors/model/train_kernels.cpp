@@ -194,7 +194,7 @@ void log_prob_rows_backward(RowShape shape, float* logits, const LogProbRowsBack
       const float log_p = z[i] * scale - lse;
       z[i] = -simd::exp(log_p) * (g + h * (log_p + entropy));
     }
-    z[p.targets[r]] += g;
+    if (p.targets[r] >= 0) z[p.targets[r]] += g;
   }
 }
 

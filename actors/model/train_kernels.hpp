@@ -85,7 +85,7 @@ void log_prob_rows(RowShape shape, const float* logits, const LogProbRows& p);
 /// Replaces logits by d loss / d logits, given d loss / d log_prob and d loss / d entropy:
 /// (g·(1[target] − p) − h·p·(log p + H)) / temperature. `entropy_gradient` may be null (0).
 struct LogProbRowsBackward {
-  const std::int64_t* targets;
+  const std::int64_t* targets;  ///< [rows]; negative: none of these columns
   float inverse_temperature;
   const float* log_sum_exp;
   const float* entropy;
