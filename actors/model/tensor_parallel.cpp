@@ -1,5 +1,6 @@
 #include "actors/model/tensor_parallel.hpp"
 
+#include "reshard/stages.hpp"
 #include "runtime/base/check.hpp"
 
 #include <string_view>
@@ -23,7 +24,8 @@ IndexRange scaled(IndexRange heads, std::int64_t head_dim) {
 }  // namespace
 
 IndexRange part_of(std::int64_t count, TensorPlace place) {
-  return {.begin = count * place.rank / place.size, .end = count * (place.rank + 1) / place.size};
+  const reshard::Range part = reshard::even_part(count, place.size, place.rank);
+  return {.begin = part.begin, .end = part.end};
 }
 
 int kv_copies(const ModelConfig& config, TensorPlace place) {

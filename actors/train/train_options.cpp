@@ -1,5 +1,7 @@
 #include "actors/train/train_options.hpp"
 
+#include "reshard/stages.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -90,10 +92,9 @@ std::vector<LayerRun> layer_runs(const ModelConfig& model, const ParallelOptions
   std::vector<LayerRun> runs;
   std::int64_t begin = 0;
   for (std::int64_t r = 0; r < count; ++r) {
-    const std::int64_t layers =
-        parallel.stage_layers.empty()
-            ? model.layer_count / count + (r < model.layer_count % count ? 1 : 0)
-            : parallel.stage_layers[static_cast<std::size_t>(r)];
+    const std::int64_t layers = parallel.stage_layers.empty()
+                                    ? reshard::even_part(model.layer_count, count, r).size()
+                                    : parallel.stage_layers[static_cast<std::size_t>(r)];
     runs.push_back({.begin = begin, .end = begin + layers});
     begin += layers;
   }
