@@ -104,7 +104,10 @@ result<void> RankAgreement::vote(std::string_view what, const result<void>& loca
     };
     if (subject_of(rank) != subject_of(0))
       return fail(ErrorCode::kConflict,
-                  "rollout engine: {}: tensor-parallel rank {} differs from rank 0", what, rank);
+                  "rollout engine: {}: tensor-parallel rank {} differs from rank 0 ({:016x}, not "
+                  "{:016x})",
+                  what, rank, static_cast<std::uint64_t>(subject_of(rank)),
+                  static_cast<std::uint64_t>(subject_of(0)));
   }
   return {};
 }
