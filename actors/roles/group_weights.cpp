@@ -216,7 +216,7 @@ task<Metrics> GroupWeights::publish_as(WeightVersion version) {
   add("wire_bytes", static_cast<double>(moved.pulled_bytes), Reduction::kSum);
   add("staging_bytes", static_cast<double>(moved.staging_bytes), Reduction::kMax);
   add("operations", static_cast<double>(plan_->plan().ops.size()), Reduction::kLast);
-  add("transfer_s", seconds(clock_.now() - begin), Reduction::kSum);
+  metrics.add("timing_s/update_weights_transfer", seconds(clock_.now() - begin), Reduction::kSum);
   // The weights are there: gradients make room, so that the KV cache can come back.
   if (options_.sleep) co_await policy_.call<&PolicyWorker::release_gradients>();
   co_await canary(metrics);

@@ -46,8 +46,9 @@ class GroupWeights {
       : policy_(policy), rollout_(rollout), options_(options), canary_(std::move(canary)) {}
 
   /// Publishes as the next version. Metrics `update_weights/{bytes, local_bytes, wire_bytes,
-  /// staging_bytes, operations, transfer_s}`, `canary/*` and `training/weight_version`. Throws
-  /// `Failure`: what went wrong, or how the canary's answers differ.
+  /// staging_bytes, operations}`, `timing_s/update_weights_transfer`, `canary/*` and
+  /// `training/weight_version`. Throws `Failure`: what went wrong, or how the canary's answers
+  /// differ.
   runtime::task<runtime::Metrics> publish();
   /// Publishes again under the present version: after a start or a resume.
   runtime::task<void> publish_present();

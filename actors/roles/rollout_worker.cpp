@@ -191,7 +191,10 @@ result<reshard::Reply> RolloutWorker::publication(const reshard::Command& comman
 }
 
 result<CanaryAnswer> RolloutWorker::canary(const CanaryRequest& request) {
-  return engine_->canary(request.prompt, request.tokens);
+  auto answer = engine_->canary(request.prompt, request.tokens);
+  if (answer) return answer;
+  return fail(std::move(answer).error().wrap(
+      ErrorCode::kConflict, fmt::format("canary of version {}", engine_->version().value)));
 }
 
 result<void> RolloutWorker::sleep(SleepLevel level) {

@@ -123,7 +123,11 @@ result<void> check_sharding(const Config& config, const std::string& section) {
   const std::string size = section + ".fsdp_config.fsdp_size";
   const std::string zero = section + ".megatron.use_distributed_optimizer";
   const bool fsdp = config.get<std::string>(section + ".strategy") == "fsdp";
-  if (!fsdp && config.is_set(size))
+  // A reference may have inherited it beside a strategy of its own.
+  const bool inherited =
+      section == kReference &&
+      config.get<int>(size) == config.get<int>(std::string(kActor) + ".fsdp_config.fsdp_size");
+  if (!fsdp && config.get<int>(size) != -1 && !inherited)
     return config.refuse(size, "has no effect with {}.strategy = megatron", section);
   if (fsdp && config.has(zero) && config.get<bool>(zero))
     return config.refuse(zero, "has no effect with {}.strategy = fsdp, which cuts the optimizer",

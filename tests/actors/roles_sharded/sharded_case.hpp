@@ -38,11 +38,11 @@ struct Layout {
 
 inline std::vector<Layout> train_layouts() {
   return {{.name = "dp4", .train = {}},
+          {.name = "tp2·fsdp2", .train = {.tp = 2, .sharding = Sharding::kFsdp}},
           {.name = "dp2·tp2", .train = {.tp = 2}},
           {.name = "pp2·dp2", .train = {.pp = 2}},
           {.name = "pp2·tp2", .train = {.tp = 2, .pp = 2}},
           {.name = "fsdp4", .train = {.sharding = Sharding::kFsdp}},
-          {.name = "tp2·fsdp2", .train = {.tp = 2, .sharding = Sharding::kFsdp}},
           {.name = "zero1", .train = {.sharding = Sharding::kZero1}},
           {.name = "tp4", .train = {.tp = 4}}};
 }
@@ -119,15 +119,19 @@ inline bool is_of_the_place(const std::string& name) {
   return name.starts_with("timing_s/") || name.starts_with("perf/") || name.ends_with("_s");
 }
 
+/// GRPO, or PPO when the world has a critic.
 inline runtime::task<Outcome> sharded_run(GroupWorld& world, std::int64_t first,
                                           std::int64_t last) {
   AdvantageStepOptions estimator;
-  estimator.estimator = *default_advantages().find("grpo");
+  estimator.estimator = *default_advantages().find(world.critic() == nullptr ? "grpo" : "gae");
+  estimator.keep_returns = world.critic() != nullptr;
   AdvantageStep advantage(std::move(estimator));
   Cast<GroupWorld> cast{.world = world,
                         .rollout = world.rollout(),
                         .reward = world.reward(),
                         .policy = world.policy(),
+                        .reference = world.reference(),
+                        .critic = world.critic(),
                         .weights = world.weights(),
                         .advantage = advantage,
                         .sampling = {},

@@ -17,7 +17,7 @@ using namespace testing;
 using ShardedWorldTest = ShardedCase;
 
 TEST_F(ShardedWorldTest, SamplesTheSameTokensAndRewardsOnEveryLayout) {
-  constexpr std::int64_t kSteps = 3;
+  constexpr std::int64_t kSteps = 2;
   const auto plain = run_here({.name = "one device", .devices = 1}, kSteps);
   ASSERT_TRUE(plain.has_value()) << plain.error().to_string();
   EXPECT_GT(plain->metrics.back().at("actor/grad_norm"), 0);
@@ -76,6 +76,72 @@ TEST_F(ShardedWorldTest, GoesOnFromACheckpointOnAnotherMesh) {
     ASSERT_TRUE(resumed.has_value()) << which << ": " << resumed.error().to_string();
     expect_same_run(rest, *resumed, which);
   }
+}
+
+/// PPO with a reference, both as in `sharded_options` but for how they are cut.
+WorldOptions with_all_roles(WorldOptions options, const ParallelOptions& reference,
+                            const ParallelOptions& critic) {
+  options.policy_update.objective.kl_coefficient = 0.05;
+  options.reference = options.policy;
+  options.reference->engine.parallel = reference;
+  options.critic = options.policy;
+  options.critic->engine.parallel = critic;
+  options.critic->engine.head = ModelHead::kValue;
+  options.value_update.options.clip = 0.5;
+  return options;
+}
+
+TEST_F(ShardedWorldTest, GivesEveryRoleAMeshOfItsOwn) {
+  constexpr std::int64_t kSteps = 3;
+  runtime::Executor executor;
+  const auto run = [&](const WorldOptions& wanted) -> result<Outcome> {
+    TROUPE_TRY(auto world, local_world(wanted));
+    return executor.run(sharded_run(*world, 1, kSteps));
+  };
+  const auto plain = run(with_all_roles(options({.name = "one device", .devices = 1}), {}, {}));
+  ASSERT_TRUE(plain.has_value()) << plain.error().to_string();
+  const Layout layout{.name = "dp2·tp2", .train = {.tp = 2}, .rollout_tp = 4};
+  const auto cut = run(with_all_roles(options(layout), {.sharding = Sharding::kFsdp}, {.pp = 2}));
+  ASSERT_TRUE(cut.has_value()) << cut.error().to_string();
+  expect_same_run(*plain, *cut, "dp2·tp2, reference fsdp4, critic pp2·dp2");
+  const auto& wanted = plain->metrics.back();
+  const auto& found = cut->metrics.back();
+  for (const char* name : {"critic/vf_loss", "critic/grad_norm", "critic/vpred_mean"})
+    EXPECT_NEAR(wanted.at(name), found.at(name), 1e-3 * (std::abs(wanted.at(name)) + 1e-2)) << name;
+}
+
+runtime::task<void> generate_and_sleep(GroupWorld& world) {
+  SamplingOptions sampling;
+  sampling.max_new_tokens = 4;
+  Batch numbered = value_or_throw(number_samples(sharded_prompts(), 2));
+  co_await world.rollout().generate(std::move(numbered), std::move(sampling));
+  co_await world.rollout().sleep(true);
+}
+
+runtime::task<void> learn(GroupWorld& world) {
+  const Outcome outcome = co_await sharded_run(world, 1, 1);
+  (void)outcome;
+}
+
+TEST_F(ShardedWorldTest, TellsTheLedgerWhatSleepsAndWhatIsAwake) {
+  WorldOptions sleepy = options({.name = "dp2·tp2", .train = {.tp = 2}, .rollout_tp = 2});
+  sleepy.publication.sleep = SleepLevel::kWeightsAndKv;
+  auto world = local_world(sleepy);
+  ASSERT_TRUE(world.has_value()) << world.error().to_string();
+  runtime::Executor executor;
+  const auto where = [&](const char* owner, const char* what) {
+    return (*world)->ledger(3)->find({owner, what})->residency;
+  };
+  ASSERT_TRUE(executor.run(learn(**world)).has_value());
+  EXPECT_EQ(where("rollout", "kv cache"), runtime::Residency::kResident);
+  EXPECT_EQ(where("rollout", "weights"), runtime::Residency::kResident);
+  EXPECT_EQ(where("policy", "gradients"), runtime::Residency::kDropped);
+  ASSERT_TRUE(executor.run(generate_and_sleep(**world)).has_value());
+  EXPECT_EQ(where("rollout", "kv cache"), runtime::Residency::kDropped);
+  EXPECT_EQ(where("rollout", "weights"), runtime::Residency::kDropped);
+  // A rank holds its part of the policy, and no more.
+  const auto whole = static_cast<std::int64_t>(sizeof(float)) * model_.parameter_count();
+  EXPECT_LT((*world)->ledger(3)->find({"policy", "weights"})->bytes.value, 6 * whole / 10);
 }
 
 std::int64_t resident_bytes() {

@@ -154,6 +154,15 @@ TEST(Evaluate, ScoresEveryPromptOfASourceAndKeepsSamplesWhenAsked) {
   EXPECT_NEAR(scores.pass_at.at(1), scores.average, 1e-9);
   EXPECT_GE(scores.pass_at.at(3), scores.pass_at.at(2));
 
+  std::vector<std::string> cut = words;
+  cut.emplace_back("actor_rollout_ref.rollout.tensor_model_parallel_size=2");
+  const auto cut_config = runtime::Config::load(schema_for(own), "", cut);
+  ASSERT_TRUE(cut_config.has_value()) << cut_config.error().to_string();
+  const auto by_two = evaluate(*cut_config, own, true);
+  ASSERT_TRUE(by_two.has_value()) << by_two.error().to_string();
+  ASSERT_EQ(by_two->samples.size(), evaluation->samples.size());
+  EXPECT_EQ(by_two->sources.at("my/vowels").reward, scores.reward);
+
   words.emplace_back("data.max_response_length=64");  // the model has 64 positions
   const auto no_room = runtime::Config::load(schema_for(own), "", words);
   ASSERT_TRUE(no_room.has_value()) << no_room.error().to_string();

@@ -183,12 +183,26 @@ TEST(Train, EndsWithTheCauseWhenEverySampleFails) {
   testing::TemporaryFolder folder;
   testing::make_tiny_model(folder / "model");
   make_rows(folder / "rows.jsonl", 16);
+  const auto ended = train(
+      config_of(folder,
+                {"actor_rollout_ref.actor.optim.lr=1e30", "trainer.total_training_steps=4",
+                 "actor_rollout_ref.rollout.canary.tokens=0", "trainer.val_before_train=false"}),
+      {});
+  ASSERT_FALSE(ended.has_value());
+  EXPECT_NE(ended.error().to_string().find("sequences failed"), std::string::npos)
+      << ended.error().to_string();
+}
+
+TEST(Train, EndsWithTheCanarysWordWhenWeightsWentBad) {
+  testing::TemporaryFolder folder;
+  testing::make_tiny_model(folder / "model");
+  make_rows(folder / "rows.jsonl", 16);
   const auto ended =
       train(config_of(folder, {"actor_rollout_ref.actor.optim.lr=1e30",
                                "trainer.total_training_steps=4", "trainer.val_before_train=false"}),
             {});
   ASSERT_FALSE(ended.has_value());
-  EXPECT_NE(ended.error().to_string().find("sequences failed"), std::string::npos)
+  EXPECT_NE(ended.error().to_string().find("canary of version "), std::string::npos)
       << ended.error().to_string();
 }
 
