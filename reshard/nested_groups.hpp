@@ -1,7 +1,8 @@
 #pragma once
 
-// The groups of HybridFlow's 3D hybrid engine: training and generation on the same ranks, with
-// smaller tensor and pipeline parallelism for generation.
+// The groups of HybridFlow's 3D hybrid engine (Sheng et al., "HybridFlow: A Flexible and Efficient
+// RLHF Framework", EuroSys'25, §5): training and generation on the same ranks, with smaller tensor
+// and pipeline parallelism for generation.
 //
 // Generation groups at a stride (kNested) make each rank's training shard a part of its generation
 // shard, so that nothing is held twice and a rank receives only what it lacks. The obvious grouping

@@ -1,5 +1,6 @@
 #include "reshard/storage.hpp"
 
+#include "reshard/run_boxes.hpp"
 #include "runtime/base/check.hpp"
 
 #include <algorithm>
@@ -62,27 +63,21 @@ struct FlatRange {
   std::int32_t buffer = 0;
 };
 
-/// What of `piece` lies in `range`: at most the tail of a row, full rows, and the head of a row.
+/// What of `piece` lies in `range`.
 /// `start` is the flat position of row 0 of the local tensor.
 void add_flat(const Piece& piece, std::int64_t start, const FlatRange& range, RankLayout& layout) {
   const std::int64_t cols = piece.box.cols();
   const std::int64_t first = start + piece.row * cols;
   std::int64_t at = std::max(range.begin, first) - first;  // inside the piece
   const std::int64_t end = std::min(range.end, first + piece.box.elements()) - first;
-  while (at < end) {
-    const std::int64_t row = at / cols;
-    const std::int64_t col = at % cols;
-    const bool full = col == 0 && end - at >= cols;
-    const std::int64_t rows = full ? (end - at) / cols : 1;
-    const std::int64_t width = full ? cols : std::min(cols - col, end - at);
-    const std::int64_t top = piece.box.row_begin + row;
-    const std::int64_t left = piece.box.col_begin + col;
+  for (const Box& box : run_boxes(piece.box, at, end - at)) {
+    if (box.empty()) continue;
     layout.segments.push_back({.tensor = piece.tensor,
-                               .box = {top, top + rows, left, left + width},
+                               .box = box,
                                .buffer = range.buffer,
                                .offset = first + at - range.begin,
                                .row_stride = cols});
-    at += full ? rows * cols : width;
+    at += box.elements();
   }
 }
 
