@@ -15,8 +15,9 @@ void DispatchMachine::on(const RoundOpened& event) {
   std::vector<std::uint64_t> rest;
   for (const auto& [number, group] : groups_)
     (group.tail && options_.tail_round_groups > 0 ? tail : rest).push_back(number);
-  round_tail_ = options_.tail_round_groups > 0 &&
-                std::cmp_greater_equal(tail.size(), options_.tail_round_groups);
+  // At the end of the data there is nothing else to run.
+  round_tail_ = !tail.empty() &&
+                (rest.empty() || std::cmp_greater_equal(tail.size(), options_.tail_round_groups));
   std::vector<std::uint64_t>& chosen = round_tail_ ? tail : rest;
   round_wanted_ = std::max<std::int64_t>(event.groups_wanted, 0);
   if (round_tail_) {

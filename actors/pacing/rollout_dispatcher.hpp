@@ -68,7 +68,8 @@ struct DispatchOptions {
   bool rounds = false;  ///< groups run in rounds that are cut when enough groups are complete
   CutAction cut = CutAction::kResume;
   /// Groups that were cut wait until there are so many, and then have a round of their own, which
-  /// ends when all are complete; 0: they go on in the next round.
+  /// ends when all are complete; so they do when there is nothing else. 0: they go on in the next
+  /// round.
   std::int64_t tail_round_groups = 0;
 
   // Redundancy.

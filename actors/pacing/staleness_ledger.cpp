@@ -144,9 +144,20 @@ std::string StalenessLedger::explain() const {
       free_groups(), limited, running_, finished_, taken_, options_.groups_per_step, consumed_);
 }
 
-/// The next step must not begin without this group, or it would be used later than allowed.
-bool StalenessLedger::is_due(const OpenGroup& group) const {
-  return group.ticket.issued_at.value + pacing_lead() <= steps_trained_;
+/// Places left in the steps up to each step by which some open group must be used, once all of
+/// those are served. Empty unless ages are kept by waiting. Never negative: issuing keeps it so
+/// (docs/asynchronous.md), and taking asks here.
+std::map<std::int64_t, std::int64_t> StalenessLedger::slack() const {
+  std::map<std::int64_t, std::int64_t> slack;
+  if (options_.policy != StalePolicy::kWait) return slack;
+  for (const auto& [number, group] : open_)
+    if (group.stage != GroupStage::kTaken) ++slack[group.ticket.issued_at.value + pacing_lead()];
+  std::int64_t due = 0;
+  for (auto& [step, count] : slack) {
+    due += count;
+    count = (step - steps_trained_ + 1) * options_.groups_per_step - taken_ - due;
+  }
+  return slack;
 }
 
 std::optional<CancelReason> StalenessLedger::unusable(const OpenGroup& group) const {
@@ -309,27 +320,20 @@ std::vector<CancelRecord> StalenessLedger::close(bool cancel_all) {
 
 // ---- use -----------------------------------------------------------------------------------
 
-/// Finished groups that the step under way may take, in the order in which it takes them.
+/// Finished groups that the step under way may take, oldest first.
 std::vector<std::uint64_t> StalenessLedger::candidates() const {
-  std::vector<std::uint64_t> due;
-  std::vector<std::uint64_t> rest;
-  std::int64_t awaited = 0;  // due, but still running: their places are kept free
-  const bool waits = options_.policy == StalePolicy::kWait;
+  std::vector<std::uint64_t> chosen;
+  std::map<std::int64_t, std::int64_t> left = slack();
   for (const auto& [number, group] : open_) {
-    if (group.stage == GroupStage::kTaken) continue;
-    const bool must = waits && is_due(group);
-    if (group.stage == GroupStage::kRunning)
-      awaited += must ? 1 : 0;
-    else if (!unusable(group))
-      (must ? due : rest).push_back(number);
+    if (std::cmp_greater_equal(chosen.size(), wanted())) break;
+    if (group.stage != GroupStage::kFinished || unusable(group)) continue;
+    // Its place is taken from the groups that must be used before it has to.
+    const auto own = left.lower_bound(group.ticket.issued_at.value + pacing_lead());
+    if (std::any_of(left.begin(), own, [](const auto& one) { return one.second < 1; })) continue;
+    std::for_each(left.begin(), own, [](auto& one) { --one.second; });
+    chosen.push_back(number);
   }
-  const auto places = static_cast<std::size_t>(std::max<std::int64_t>(wanted(), 0));
-  const auto kept = static_cast<std::size_t>(awaited);
-  due.resize(std::min(due.size(), places));
-  const std::size_t left = places - due.size();
-  rest.resize(std::min(rest.size(), left - std::min(left, kept)));
-  due.insert(due.end(), rest.begin(), rest.end());
-  return due;
+  return chosen;
 }
 
 std::int64_t StalenessLedger::ready() const {
@@ -425,14 +429,14 @@ void StalenessLedger::check_invariants() const {
     ++stages[static_cast<std::size_t>(group.stage)];
     TROUPE_CHECK(group.stage == GroupStage::kRunning || !group.span.empty(),
                  "ledger: group {} finished without a version", number);
-    TROUPE_CHECK(options_.policy != StalePolicy::kWait ||
-                     group.ticket.issued_at.value + pacing_lead() >= steps_trained_,
-                 "ledger: group {} issued at {} is still open at step {}", number,
-                 group.ticket.issued_at.value, steps_trained_);
   }
   TROUPE_CHECK(stages[0] == running_ && stages[1] == finished_ && stages[2] == taken_,
                "ledger: {} running, {} finished, {} taken; counted {}, {}, {}", running_, finished_,
                taken_, stages[0], stages[1], stages[2]);
+  for (const auto& [step, left] : slack())
+    TROUPE_CHECK(step >= steps_trained_ && left >= 0,
+                 "ledger: step {}: groups due by step {} are {} more than there are places",
+                 steps_trained_, step, -left);
   const auto open = static_cast<std::int64_t>(open_.size());
   TROUPE_CHECK(static_cast<std::int64_t>(next_group_) == open + consumed_ + cancelled_total(),
                "ledger: {} issued, {} open, {} consumed, {} cancelled", next_group_, open,

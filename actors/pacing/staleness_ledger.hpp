@@ -41,7 +41,7 @@
 namespace troupe::actors {
 
 enum class StalePolicy : std::uint8_t {
-  kWait,      ///< a step waits for the groups that would be too old at the next
+  kWait,      ///< steps keep places for groups that would be too old later, and wait for them
   kDrop,      ///< groups beyond a bound are cancelled and their places issued anew
   kTruncate,  ///< tokens beyond a bound are masked; a group without any left is cancelled
 };
@@ -189,8 +189,8 @@ class StalenessLedger {
     std::vector<TakenGroup> groups{};       ///< by issue number
     std::vector<CancelRecord> cancelled{};  ///< swept
   };
-  /// Up to `most` groups for the step under way: those it must not go without first, then the
-  /// oldest. A step that wants all at once asks when `ready()` says so.
+  /// Up to `most` groups for the step under way, oldest first, as far as places are not kept for
+  /// others. A step that wants all at once asks when `ready()` says so.
   Taken take(std::int64_t most);
   /// Groups that `take` would give now.
   std::int64_t ready() const;
@@ -232,7 +232,7 @@ class StalenessLedger {
   std::int64_t limit() const;
   std::int64_t pacing_lead() const;
   std::int64_t age_bound() const;
-  bool is_due(const OpenGroup& group) const;
+  std::map<std::int64_t, std::int64_t> slack() const;
   std::optional<CancelReason> unusable(const OpenGroup& group) const;
   std::optional<WeightVersion> mask_bound(const OpenGroup& group) const;
   CancelRecord leave(std::map<std::uint64_t, OpenGroup>::iterator place, CancelReason reason);
