@@ -97,7 +97,7 @@ result<PolicyLoss> corrected_loss(PolicyLoss loss, CorrectionOptions options);
 
 /// A correction by its name: options, and the loss it is meant with.
 struct CorrectionPreset {
-  CorrectionOptions options;
+  CorrectionOptions options = {};
   std::string policy_loss = "vanilla";  ///< in default_policy_losses
   ImportanceOptions importance = {};    ///< of that loss
   bool on_current = false;              ///< options apply in the loss: `corrected_loss`

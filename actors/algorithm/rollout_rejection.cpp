@@ -169,7 +169,7 @@ result<std::vector<Rejection>> parse_rejections(std::string_view names, std::str
   }
   const auto name_list = split(names);
   const auto bound_list = split(bounds);
-  if (name_list.size() != bound_list.size())
+  if (trimmed(bounds).empty() || name_list.size() != bound_list.size())
     return fail(ErrorCode::kConfig, "rollout_rs_threshold: {} bounds for {} criteria in '{}'",
                 trimmed(bounds).empty() ? 0 : bound_list.size(), name_list.size(), names);
   std::vector<Rejection> rejections;
