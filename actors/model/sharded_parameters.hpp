@@ -1,6 +1,8 @@
 #pragma once
 
-// Fully sharded units: each rank stores 1/R of every unit, and has all of one only while it runs.
+// Fully sharded units: each rank stores 1/R of every unit, and has all of one only while it runs
+// (Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models",
+// SC'20, §5; units as in PyTorch's FSDP).
 //
 // A lease gathers the unit into a buffer that its leaves view. When the forward pass is done with
 // the unit the buffer is given back, though autograd keeps the leaves; the unit's watch gathers

@@ -1,5 +1,7 @@
 #include "actors/train/sharded_state.hpp"
 
+#include "reshard/run_boxes.hpp"
+
 #include <algorithm>
 #include <unordered_map>
 
@@ -65,19 +67,16 @@ Box whole_box(std::span<const std::int64_t> shape) {
 }
 
 std::vector<RunBox> boxes_of(const LocalTensor& tensor, std::int64_t begin, std::int64_t count) {
+  const std::int64_t rows = tensor.shape[0];
   const std::int64_t cols = tensor.shape.size() > 1 ? tensor.shape[1] : 1;
-  const std::int64_t end = begin + count;
+  const Box local{tensor.row_begin, tensor.row_begin + rows, tensor.col_begin,
+                  tensor.col_begin + cols};
   std::vector<RunBox> out;
-  for (std::int64_t at = begin; at < end;) {
-    const std::int64_t row = at / cols;
-    const std::int64_t col = at % cols;
-    // From the start of a row as many whole rows as there are, else what is left of this row.
-    const std::int64_t rows = col == 0 ? std::max<std::int64_t>((end - at) / cols, 1) : 1;
-    const std::int64_t width = std::min(cols - col, end - at);
-    out.push_back({.box = {tensor.row_begin + row, tensor.row_begin + row + rows,
-                           tensor.col_begin + col, tensor.col_begin + col + width},
-                   .begin = at - begin});
-    at += rows * width;
+  std::int64_t at = 0;
+  for (const Box& box : reshard::run_boxes(local, begin, count)) {
+    if (box.empty()) continue;
+    out.push_back({.box = box, .begin = at});
+    at += box.elements();
   }
   return out;
 }
