@@ -34,8 +34,8 @@ void turn_square(const float* source, std::int64_t source_stride, float* target)
   for (int k = 0; k < 4; ++k) std::memcpy(target + k * kLanes, &columns[k], sizeof(Quad));
 }
 
-/// `rows` ≤ 16 rows of `columns` numbers → lanes 0 .. rows − 1 of a panel, from its first column
-/// on.
+/// `rows` ≤ kLanes rows of `columns` numbers → lanes 0 .. rows − 1 of a panel, from its first
+/// column on.
 void pack_lanes(const float* source, std::int64_t row_stride, std::int64_t rows,
                 std::int64_t columns, float* panel) {
   const std::int64_t square_rows = rows / 4 * 4;
@@ -92,7 +92,8 @@ void PackedMatrix::copy_output(std::int64_t output, std::span<float> target) con
   TROUPE_CHECK(static_cast<std::int64_t>(target.size()) == inputs_,
                "packed matrix: target holds {}, wanted {}", target.size(), inputs_);
   const float* source = panels_.data() + output / kLanes * inputs_ * kLanes + output % kLanes;
-  for (std::int64_t k = 0; k < inputs_; ++k) target[static_cast<std::size_t>(k)] = source[k * 16];
+  for (std::int64_t k = 0; k < inputs_; ++k)
+    target[static_cast<std::size_t>(k)] = source[k * kLanes];
 }
 
 void packed_gemm(const KernelTable& kernels, const float* input, std::ptrdiff_t input_stride,
