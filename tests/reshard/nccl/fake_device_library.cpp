@@ -72,7 +72,7 @@ struct Queue {
 };
 struct Session {
   int ranks = 0;
-  std::map<int, FakeComm*> joined;
+  std::map<int, int> joined;  // rank → device; a rank that was aborted had joined all the same
   std::map<std::pair<int, int>, Queue> queues;  // by sender and receiver
   bool doubled_device = false;
 };
@@ -454,9 +454,9 @@ Code Fake::init(Comm** comm, int ranks, const UniqueId& id, int rank, const Conf
     made.error = static_cast<Code>(one->value);
     made.last = "told to fail";
   }
-  for (const auto& [other, joined] : session->joined)
-    session->doubled_device = session->doubled_device || joined->device == current_device;
-  if (made.takes_part) session->joined[rank] = &made;
+  for (const auto& [other, device] : session->joined)
+    session->doubled_device = session->doubled_device || device == current_device;
+  if (made.takes_part) session->joined[rank] = current_device;
   comms_.emplace(&made, std::move(owned));
   ++counts_.comms;
   *comm = reinterpret_cast<Comm*>(&made);
