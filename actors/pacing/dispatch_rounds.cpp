@@ -10,7 +10,10 @@ void DispatchMachine::on(const RoundOpened& event) {
   refills_ = 0;
   starved_ = false;
   groups_wanted_ = std::max<std::int64_t>(event.groups_wanted, 1);
-  if (!options_.rounds || round_open_) return;
+  if (!options_.rounds) return;
+  const bool busy = std::ranges::any_of(groups_, [](const auto& one) { return one.second.active; });
+  if (round_open_ && busy) return;
+  if (round_open_) end_round();  // it wanted more than there was
   std::vector<std::uint64_t> tail;
   std::vector<std::uint64_t> rest;
   for (const auto& [number, group] : groups_)

@@ -88,6 +88,8 @@ struct DispatchOptions {
   // Order.
   bool longest_first = false;         ///< first a probe of each group, then by estimated rest
   std::int64_t overtakes_max = 1024;  ///< starts that may pass the oldest waiting sample
+  /// Bound on an answer, and its length as long as nothing is known: set it to what sampling
+  /// allows.
   std::int64_t new_tokens_max = 1 << 20;
 
   // Repacking: when nothing waits and all ranks together run at most `repack_below` samples.
@@ -166,8 +168,9 @@ struct GroupCancelled {
   std::uint64_t group = 0;
   CancelReason reason = CancelReason::kAsked;
 };
-/// Groups may run until `groups_wanted` are complete. Without rounds it only marks where the count
-/// of refills starts anew.
+/// Groups may run until `groups_wanted` are complete. Nothing while groups of a round are under
+/// way; a round that has none left, and got less than it wanted, ends first. Without rounds it only
+/// marks where the count of refills starts anew.
 struct RoundOpened {
   std::int64_t groups_wanted = 0;
 };

@@ -2,6 +2,7 @@
 // FOLDER/envelope, FOLDER/frame_reader and FOLDER/checkpoint_index. Made, not stored, so that they
 // follow the schemas.
 
+#include "actors/pacing/trajectory_codec.hpp"
 #include "placement/ledger.hpp"
 #include "placement/ledger_frame.hpp"
 #include "placement/protocol_codec.hpp"
@@ -217,6 +218,32 @@ void write_placements(const std::filesystem::path& folder) {
   put_placement(folder, "ledger", 11, std::move(file));
 }
 
+void write_trajectories(const std::filesystem::path& folder) {
+  using namespace troupe::actors;
+  put(folder, "nothing", encode_trajectories({}));
+  std::vector<Trajectory> all{
+      Trajectory::begin(1, 2, 3, WeightVersion{0}, {4, 5}, {.stop_ids = {9}})};
+  put(folder, "begun", encode_trajectories(all));
+  Trajectory whole = all[0];
+  GeneratedSequence answer;
+  answer.prompt_id = 2;
+  answer.sample_index = 3;
+  answer.tokens = {6, 7, 8};
+  answer.log_probs = answer.full_log_probs = {-0.5F, -0.25F, 0.0F};
+  answer.versions = {WeightVersion{0}, WeightVersion{1}, WeightVersion{1}};
+  answer.reason = StopReason::kAborted;
+  TROUPE_CHECK(whole.absorb(answer).has_value(), "absorb");
+  const std::vector<std::int32_t> tool{20, 21};
+  TROUPE_CHECK(whole.append_environment(tool, {std::byte{1}}).has_value(), "turn");
+  whole.sampling.stop_strings = {"stop"};
+  answer.reason = StopReason::kStopString;
+  answer.text = "a";
+  TROUPE_CHECK(whole.absorb(answer).has_value(), "absorb");
+  whole.score = 0.5;
+  all.push_back(whole);
+  put(folder, "finished", encode_trajectories(all));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -229,5 +256,6 @@ int main(int argc, char** argv) {
   write_exchanges(folder / "exchange");
   write_messages(folder / "transport");
   write_placements(folder / "placement");
+  write_trajectories(folder / "trajectory");
   return 0;
 }

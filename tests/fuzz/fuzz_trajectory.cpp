@@ -10,7 +10,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(data), size);
   const TrajectoryLimits limits{.tokens_max = 1 << 16, .checksums = false};
   (void)decode_trajectories(bytes);
-  const auto all = decode_trajectories(with_true_size(bytes), limits);
+  const auto all = decode_trajectories(troupe::runtime::with_true_size(bytes), limits);
   if (!all) return 0;
   for (const Trajectory& one : *all) {
     const auto request = one.resume_request();
