@@ -10,6 +10,7 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -33,7 +34,22 @@ class BufferSink final : public WeightSink {
   std::span<std::byte> active_buffer_to_fill(std::int32_t index);
 
  private:
-  std::array<std::vector<std::vector<std::byte>>, 2> sets_;
+  /// Zeros that begin with a page, in huge pages where the system has them for who asks: direct
+  /// copies walk over every page of both ends.
+  class Memory {
+   public:
+    explicit Memory(std::int64_t bytes);
+    std::span<std::byte> bytes() const { return {data_.get(), bytes_}; }
+
+   private:
+    struct Free {
+      void operator()(std::byte* data) const;
+    };
+    std::unique_ptr<std::byte, Free> data_;
+    std::size_t bytes_;
+  };
+
+  std::array<std::vector<Memory>, 2> sets_;
   std::size_t active_set_ = 0;
   std::atomic<std::int64_t> version_;
   WeightVersion filling_;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 namespace troupe::reshard {
 namespace {
@@ -40,43 +41,85 @@ void check_width(std::int64_t element) {
                "checksum: elements of {} bytes", element);
 }
 
+/// Walks over bytes at their position in the tensor, and copies them on the way unless `to_` is
+/// null.
+class Walk {
+ public:
+  Walk(const SumPath& path, std::byte* to, const std::byte* data, std::int64_t position,
+       std::int64_t bytes)
+      : path_(path), to_(to), data_(data), position_(position), bytes_(bytes) {}
+
+  std::uint64_t run(bool stream) {
+    if (position_ % kWord != 0) part(std::min(bytes_, kWord - position_ % kWord));
+    if (stream && to_ != nullptr && line_offset() % kWord == 0) {
+      // Twice where two blocks meet before the first line.
+      while (line_offset() != 0 && bytes_ >= kWord)
+        words(std::min(bytes_, kLine - line_offset()) / kWord, path_.copy);
+      while (bytes_ >= kLine) lines();
+    }
+    while (bytes_ >= kWord) words(bytes_ / kWord, path_.copy);
+    part(bytes_);
+    return sum_;
+  }
+
+ private:
+  using Copy = decltype(SumPath::copy);
+  static constexpr std::int64_t kLine = 64;
+
+  std::int64_t line_offset() const {
+    return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(to_) % kLine);
+  }
+  std::int64_t words_in_block() const { return kBlockWords - position_ / kWord % kBlockWords; }
+  const std::uint32_t* weights() const {
+    return word_weights().data() + position_ / kWord % kBlockWords;
+  }
+  void pass(std::int64_t bytes) {
+    data_ += bytes;
+    if (to_ != nullptr) to_ += bytes;
+    position_ += bytes;
+    bytes_ -= bytes;
+  }
+  /// Less than a word.
+  void part(std::int64_t bytes) {
+    if (bytes == 0) return;
+    sum_ += sum_part(data_, position_, bytes);
+    if (to_ != nullptr) std::memcpy(to_, data_, static_cast<std::size_t>(bytes));
+    pass(bytes);
+  }
+  /// At most `count` of one block.
+  void words(std::int64_t count, Copy copy) {
+    count = std::min(count, words_in_block());
+    const std::uint64_t sum =
+        to_ == nullptr ? path_.sum(data_, weights(), count) : copy(to_, data_, weights(), count);
+    sum_ += sum * block_weight(position_ / kWord / kBlockWords);
+    pass(count * kWord);
+  }
+  /// Whole lines of the target; one where two blocks meet is written in one piece all the same.
+  void lines() {
+    constexpr std::int64_t kLineWords = kLine / kWord;
+    const std::int64_t count = std::min(bytes_ / kLine, words_in_block() / kLineWords);
+    if (count > 0) return words(count * kLineWords, path_.stream);
+    path_.stream(to_, data_, word_weights().data(), kLineWords);
+    std::byte* const target = std::exchange(to_, nullptr);
+    const std::int64_t first = words_in_block();
+    words(first, nullptr);
+    words(kLineWords - first, nullptr);
+    to_ = target + kLine;
+  }
+
+  const SumPath& path_;
+  std::byte* to_;
+  const std::byte* data_;
+  std::int64_t position_;
+  std::int64_t bytes_;
+  std::uint64_t sum_ = 0;
+};
+
 }  // namespace
 
 std::uint64_t sum_by_path(const SumPath& path, std::byte* to, const std::byte* data,
                           std::int64_t position, std::int64_t bytes, bool stream) {
-  std::uint64_t sum = 0;
-  const auto pass = [&](std::int64_t some) {
-    data += some;
-    if (to != nullptr) to += some;
-    position += some;
-    bytes -= some;
-  };
-  const auto part = [&](std::int64_t some) {
-    sum += sum_part(data, position, some);
-    if (to != nullptr) std::memcpy(to, data, static_cast<std::size_t>(some));
-    pass(some);
-  };
-  if (position % kWord != 0 && bytes > 0) part(std::min(bytes, kWord - position % kWord));
-  while (bytes >= kWord) {
-    const std::int64_t word = position / kWord;
-    std::int64_t count = std::min(bytes / kWord, kBlockWords - word % kBlockWords);
-    const std::uint32_t* weights = word_weights().data() + word % kBlockWords;
-    bool around = stream && to != nullptr;
-    if (around) {
-      // A line is written whole: what comes before the first one goes by itself.
-      const auto into_line = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(to) % 64);
-      around = into_line == 0;
-      if (into_line % kWord == 0 && into_line != 0)
-        count = std::min(count, (64 - into_line) / kWord);
-    }
-    const std::uint64_t some = to == nullptr ? path.sum(data, weights, count)
-                               : around      ? path.stream(to, data, weights, count)
-                                             : path.copy(to, data, weights, count);
-    sum += some * block_weight(word / kBlockWords);
-    pass(count * kWord);
-  }
-  if (bytes > 0) part(bytes);
-  return sum;
+  return Walk(path, to, data, position, bytes).run(stream);
 }
 
 std::uint64_t sum_elements(const std::byte* data, std::int64_t element, std::int64_t index,

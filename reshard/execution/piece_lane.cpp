@@ -13,12 +13,14 @@ class TransportLane final : public PieceLane {
 
   runtime::pending<void> fetch(std::uint64_t epoch, const MemberAddress& from,
                                std::span<const LanePart> parts, std::shared_ptr<const void> keep,
-                               Deadline deadline) override {
+                               Deadline deadline,
+                               std::shared_ptr<runtime::LandingWatch> watch) override {
     TROUPE_CHECK(parts.size() <= kLanePartsMax, "lane: {} parts of {}, at most {}", parts.size(),
                  member_text(from.member), kLanePartsMax);
     runtime::PullRequest request;
     request.owner = from.address;
     request.keep = std::move(keep);
+    request.watch = std::move(watch);
     for (const LanePart& part : parts) {
       const PieceColumn column{.kind = part.kind, .epoch = epoch, .op = part.piece.op};
       request.parts.push_back({.column = encode_column(column),

@@ -31,10 +31,12 @@ struct LanePart {
 class PieceLane {
  public:
   virtual ~PieceLane() = default;
-  /// Parts of what `from` gives out under `epoch`; at most kLanePartsMax.
+  /// Parts of what `from` gives out under `epoch`; at most kLanePartsMax. The watch may be told of
+  /// bytes as they land, or not.
   virtual runtime::pending<void> fetch(std::uint64_t epoch, const MemberAddress& from,
                                        std::span<const LanePart> parts,
-                                       std::shared_ptr<const void> keep, Deadline deadline) = 0;
+                                       std::shared_ptr<const void> keep, Deadline deadline,
+                                       std::shared_ptr<runtime::LandingWatch> watch = nullptr) = 0;
 };
 
 inline constexpr std::size_t kLanePartsMax = 448;

@@ -62,6 +62,18 @@ std::optional<result<PieceSums>> PieceSummer::look(const std::shared_ptr<PieceGi
   return std::nullopt;
 }
 
+std::optional<PieceSums> PieceSummer::offer(const PieceGiver& giver, const OpPiece& piece,
+                                            const PieceSums& sums) {
+  const std::lock_guard lock(mutex_);
+  if (giver.closed() || known_.size() >= kKnownMax) return sums;
+  const Key key = key_of(giver, piece, {.chunk_crc = false, .tensor_sums = true});
+  const auto [place, fresh] = known_.emplace(key, std::optional<result<PieceSums>>(sums));
+  if (fresh) return sums;
+  if (!place->second) return std::nullopt;
+  if (!*place->second) place->second = sums;
+  return **place->second;
+}
+
 void PieceSummer::forget(const PieceGiver& giver) {
   std::deque<Job> dropped;  // dies outside the lock
   const std::lock_guard lock(mutex_);

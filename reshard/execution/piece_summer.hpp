@@ -38,6 +38,10 @@ class PieceSummer {
   /// Empty when it is not known yet. An error is told once; the next who asks tries again.
   std::optional<result<PieceSums>> look(const std::shared_ptr<PieceGiver>& giver,
                                         const OpPiece& piece, const Checks& checks);
+  /// What a reader in this process summed on its way: known from now on, if nothing was. The answer
+  /// is what is known, or empty while somebody else is summing the piece.
+  std::optional<PieceSums> offer(const PieceGiver& giver, const OpPiece& piece,
+                                 const PieceSums& sums);
   /// Drops what is queued and known of that giver, which must be closed.
   void forget(const PieceGiver& giver);
   /// Waits for the piece of that giver which is being summed, if any: milliseconds. The caller

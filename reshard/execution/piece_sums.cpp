@@ -57,6 +57,27 @@ PieceSums sums_of(const PublicationPlan& plan, const OpPiece& piece,
   return sums;
 }
 
+std::uint64_t sum_bytes_of(const Op& op, const TensorInfo& tensor, const OpPiece& piece,
+                           std::int64_t first_byte, std::span<const std::byte> bytes) {
+  const std::int64_t element = element_bytes(tensor.dtype);
+  const std::int64_t row_bytes = (op.col_end - op.col_begin) * element;
+  const std::int64_t tensor_row_bytes = tensor.cols * element;
+  const bool full_rows = row_bytes == tensor_row_bytes;
+  std::int64_t at = piece.first * element + first_byte;  // in the box
+  std::uint64_t sum = 0;
+  while (!bytes.empty()) {
+    const std::int64_t in_row = at % row_bytes;
+    auto some = static_cast<std::int64_t>(bytes.size());
+    if (!full_rows) some = std::min(some, row_bytes - in_row);
+    const std::int64_t position =
+        (op.row_begin + at / row_bytes) * tensor_row_bytes + op.col_begin * element + in_row;
+    sum += sum_elements(bytes.data(), 1, position, some);
+    bytes = bytes.subspan(static_cast<std::size_t>(some));
+    at += some;
+  }
+  return sum;
+}
+
 PieceSums scatter_and_sum(const PublicationPlan& plan, const OpPiece& piece,
                           std::span<const std::byte> dense, std::span<std::byte> buffer,
                           const Region& region, const Checks& checks) {

@@ -40,7 +40,6 @@ Receiver::Receiver(ReceiveJob job)
 
 result<ReceiveStatistics> Receiver::run() {
   find_senders();
-  start_local_sums();
   const std::vector<Bucket>& buckets = *job_.buckets;
   for (const auto& [rank, sender] : senders_) {
     // Also tells those whom we do not need after all, since the weights are here.
@@ -94,6 +93,7 @@ result<void> Receiver::depart(std::size_t index) {
   flight.here.assign(bucket.pieces.size(), false);
   flight.claims = std::make_shared<Claims>();
   flight.proofs.resize(bucket.pieces.size());
+  flight.landing.resize(bucket.pieces.size());
   flight.claims->delta_bytes.assign(bucket.pieces.size(), -1);
   flight.claims->memory = job_.memory[index % 2];
   flight.claims->landing = job_.landing;
@@ -253,7 +253,17 @@ result<void> Receiver::ask(Flight& flight, Group& group, std::size_t count) {
   }
   group.asked += count;
   const MemberAddress& from = address_of(group.from);
-  group.answer = job_.lane->fetch(job_.id.epoch, from, parts, flight.claims, job_.deadline);
+  std::shared_ptr<LandingSums> landing;
+  if (job_.checks.tensor_sums && !job_.checks.chunk_crc && !job_.id.base) {
+    landing = std::make_shared<LandingSums>(job_.plan);
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      const BucketPiece& one = flight.bucket->pieces[pieces[i]];
+      if (one.route == Route::kInPlace) landing->add(one.piece, parts[i].into);
+      flight.landing[pieces[i]] = landing;
+    }
+  }
+  group.answer =
+      job_.lane->fetch(job_.id.epoch, from, parts, flight.claims, job_.deadline, landing);
   if (!is_checked()) return {};
   for (const std::size_t index : pieces)
     flight.proofs[index] = proofs_.expect(from, flight.bucket->pieces[index].piece);

@@ -12,6 +12,7 @@
 
 #include "reshard/execution/bucket.hpp"
 #include "reshard/execution/hand_on.hpp"
+#include "reshard/execution/landing_sums.hpp"
 #include "reshard/execution/messages.hpp"
 #include "reshard/execution/piece_lane.hpp"
 #include "reshard/execution/piece_sums.hpp"
@@ -75,10 +76,11 @@ class Receiver {
     const Bucket* bucket = nullptr;
     std::shared_ptr<Claims> claims;
     std::vector<Group> groups;
-    std::vector<bool> here;          ///< by piece
-    std::vector<Proofs::Id> proofs;  ///< by piece, when anything is checked
-    std::size_t unpacked = 0;        ///< a prefix of the pieces
-    std::int64_t end = 0;            ///< of that prefix, in the receive order
+    std::vector<bool> here;                             ///< by piece
+    std::vector<Proofs::Id> proofs;                     ///< by piece, when anything is checked
+    std::vector<std::shared_ptr<LandingSums>> landing;  ///< by piece, where they are summed
+    std::size_t unpacked = 0;                           ///< a prefix of the pieces
+    std::int64_t end = 0;                               ///< of that prefix, in the receive order
   };
   /// Where we stand with one who hands on to us.
   struct Sender {
@@ -117,11 +119,11 @@ class Receiver {
   bool is_checked() const { return job_.checks.chunk_crc || job_.checks.tensor_sums; }
   /// Takes what is here of the group, as far as it may be handed on.
   void take_here(Flight& flight, Group& group) const;
-  /// Lets sources of this process sum what will be read, from now on.
-  void start_local_sums();
   bool sums_locally(const BucketPiece& one) const;
   std::int32_t root_index(std::int32_t op) const;
   result<void> prove_all();
+  PieceSums sums_in_place(const Flight& flight, std::size_t index,
+                          std::span<const std::byte> place) const;
   result<void> take_local(const BucketPiece& one);
   result<void> check_tensors() const;
   void find_senders();

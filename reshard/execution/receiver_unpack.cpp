@@ -50,6 +50,16 @@ result<void> Receiver::found(const Flight& flight, std::size_t index, const Piec
   return is_checked() ? proofs_.found(flight.proofs[index], sums) : result<void>();
 }
 
+/// Of bytes that landed where they stay: known already, where whoever brought them has told.
+PieceSums Receiver::sums_in_place(const Flight& flight, std::size_t index,
+                                  std::span<const std::byte> place) const {
+  if (const auto& landing = flight.landing[index]) {
+    if (const std::optional<std::uint64_t> sum = landing->take(place))
+      return {.tensor = *sum, .crc = 0, .known = 1};
+  }
+  return sums_of(plan_, flight.bucket->pieces[index].piece, std::span(&place, 1), job_.checks);
+}
+
 result<void> Receiver::unpack(Flight& flight, std::size_t index) {
   const BucketPiece& one = flight.bucket->pieces[index];
   const OpPiece& piece = one.piece;
@@ -57,8 +67,7 @@ result<void> Receiver::unpack(Flight& flight, std::size_t index) {
   const std::span<const std::byte> dense = place_of(flight, index);
   if (flight.claims->delta_bytes[index] >= 0) return apply_delta(flight, index);
   if (one.route == Route::kInPlace && !job_.id.base) {
-    const std::span<const std::span<const std::byte>> memory(&dense, 1);
-    return found(flight, index, sums_of(plan_, piece, memory, job_.checks));
+    return found(flight, index, sums_in_place(flight, index, dense));
   }
   const Region region = region_here(op);
   if (const std::span<std::byte> buffer = job_.sink->buffer(region.buffer); !buffer.empty())
@@ -107,22 +116,6 @@ bool Receiver::sums_locally(const BucketPiece& one) const {
          !job_.sink->buffer(region_here(plan_.op(one.piece.op)).buffer).empty();
 }
 
-void Receiver::start_local_sums() {
-  if (job_.permit_views) return;  // nobody knows yet what will be read at all
-  for (const Bucket& bucket : *job_.buckets) {
-    for (const BucketPiece& one : bucket.pieces) {
-      if (!sums_locally(one)) continue;
-      const std::int32_t root = root_index(one.piece.op);
-      const auto giver =
-          job_.port->giver(job_.id.epoch, {Side::kSource, plan_.op(root).source_rank});
-      if (giver == nullptr) continue;  // taking it says so
-      OpPiece piece = one.piece;
-      piece.op = root;
-      job_.port->summer().look(giver, piece, {.chunk_crc = false, .tensor_sums = true});
-    }
-  }
-}
-
 /// Reads a box where it lies in this process.
 result<void> Receiver::take_local(const BucketPiece& one) {
   const Op& op = plan_.op(one.piece.op);
@@ -157,7 +150,11 @@ result<void> Receiver::take_local(const BucketPiece& one) {
                        .known = 1};
   OpPiece piece = one.piece;
   piece.op = root;
-  return proofs_.found(proofs_.expect_here(giver, from, piece), sums);
+  // Who reads a box of a version first says what its sum is, on its way; all others must agree.
+  const Proofs::Id proof = proofs_.expect_here(giver, from, piece);
+  if (const std::optional<PieceSums> known = job_.port->summer().offer(*giver, piece, sums))
+    TROUPE_TRY_VOID(proofs_.claim(proof, *known));
+  return proofs_.found(proof, sums);
 }
 
 result<void> Receiver::prove_all() {

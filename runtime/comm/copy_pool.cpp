@@ -10,6 +10,20 @@ namespace {
 /// Of one slice; several to a job so that threads end together, few enough to wake nobody in vain.
 constexpr std::int64_t kSliceBytesMin = std::int64_t{256} << 10;
 constexpr std::int64_t kSliceBytesMax = std::int64_t{4} << 20;
+/// Copied before the watch is told, so that it finds them in the second cache.
+constexpr std::int64_t kWatchedBytes = std::int64_t{256} << 10;
+
+/// Tells of the targets between two places of a copy.
+void tell(LandingWatch& watch, const CopyJob& job, DirectProgress from, std::int64_t bytes) {
+  while (bytes > 0) {
+    const std::span<std::byte> target = job.targets[from.target].subspan(from.in_target);
+    const auto some = std::min(bytes, static_cast<std::int64_t>(target.size()));
+    if (some > 0) watch.landed(target.first(static_cast<std::size_t>(some)));
+    bytes -= some;
+    ++from.target;
+    from.in_target = 0;
+  }
+}
 
 }  // namespace
 
@@ -83,13 +97,17 @@ void CopyPool::copy(const Slice& slice) {
       const std::lock_guard lock(work.mutex);
       if (work.error) break;
     }
+    LandingWatch* watch = work.job.watch.get();
+    const DirectProgress before = at;
+    const std::int64_t most = watch == nullptr ? left : std::min(left, kWatchedBytes);
     result<std::int64_t> copied =
-        copy_directly(work.job.owner, work.job.places, work.job.targets, left, at);
+        copy_directly(work.job.owner, work.job.places, work.job.targets, most, at);
     if (!copied) {
       const std::lock_guard lock(work.mutex);
       if (!work.error) work.error = std::move(copied).error();
       break;
     }
+    if (watch != nullptr) tell(*watch, work.job, before, *copied);
     left -= *copied;
   }
   if (work.slices_left.fetch_sub(1, std::memory_order_acq_rel) > 1) return;

@@ -11,6 +11,7 @@
 // copied.
 
 #include "runtime/comm/direct_copy.hpp"
+#include "runtime/comm/transport.hpp"
 
 #include <atomic>
 #include <condition_variable>
@@ -32,6 +33,7 @@ struct CopyJob {
   std::vector<std::span<std::byte>> targets;
   std::int64_t bytes = 0;
   std::shared_ptr<const void> keep;
+  std::shared_ptr<LandingWatch> watch;  ///< may be null
   std::function<void(result<void>)> finished;
 };
 

@@ -233,6 +233,7 @@ void UcxEngine::accept_places(Peer& peer, const MessageHeader& header,
               .targets = chunk.targets,
               .bytes = chunk.bytes,
               .keep = pull->request.keep,
+              .watch = pull->request.watch,
               .finished = nullptr};
   job.finished = [this, epoch = header.from, number = header.pull,
                   index = header.chunk](result<void> outcome) {
@@ -314,6 +315,10 @@ void UcxEngine::restart_by_lanes(std::uint64_t number) {
 
 void UcxEngine::chunk_done(std::uint64_t number, std::uint32_t chunk) {
   Pull& pull = pulls_.at(number);
+  if (pull.request.watch != nullptr && !pull.by_places) {
+    for (const std::span<std::byte> target : pull.chunks[chunk].targets)
+      pull.request.watch->landed(target);
+  }
   pull.states[chunk] = ChunkState::kDone;
   ++pull.done;
   pull.bytes_out -= pull.chunks[chunk].bytes;

@@ -46,10 +46,20 @@ struct PullPart {
   std::span<std::byte> into;  ///< exactly the payload bytes of these rows
 };
 
+/// Told of bytes as they land, on threads of the transport, while they are in a cache.
+/// **Threads:** any, several at once; must be quick and must not block.
+/// **Invariants:** parts of the targets, in no order; a pull that starts over tells them again.
+class LandingWatch {
+ public:
+  virtual ~LandingWatch() = default;
+  virtual void landed(std::span<const std::byte> bytes) = 0;
+};
+
 struct PullRequest {
   std::vector<std::byte> owner;  ///< the owner's `Transport::address()`
   std::vector<PullPart> parts;
-  std::shared_ptr<const void> keep;  ///< keeps every target alive
+  std::shared_ptr<const void> keep;     ///< keeps every target alive
+  std::shared_ptr<LandingWatch> watch = {};  ///< may be null, and need not be told of everything
 };
 
 /// Bytes of some rows at the owner, in row order, alive while `keep` is held.
