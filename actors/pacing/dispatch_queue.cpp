@@ -147,6 +147,7 @@ void DispatchMachine::repack() {
   std::vector<TailSample> tail;
   for (const auto& [number, attempt] : attempts_) {
     if (attempt.ghost) continue;
+    if (std::cmp_equal(tail.size(), options_.repack_below)) return;  // more than a tail
     const DispatchSample& sample = *find(attempt.sample);
     const bool pinned =
         attempt.stopping || sample.live.size() > 1 || sample.moves >= options_.moves_max;
@@ -155,7 +156,7 @@ void DispatchMachine::repack() {
                     .tokens = std::max(attempt.need, attempt.tokens),
                     .pinned = pinned});
   }
-  if (tail.empty() || std::cmp_greater(tail.size(), options_.repack_below)) return;
+  if (tail.empty()) return;
   std::vector<RepackRank> ranks;
   for (const auto& [rank, load] : router_.ranks())
     if (!load.suspected && !load.released)

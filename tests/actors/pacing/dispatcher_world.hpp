@@ -24,6 +24,7 @@ struct WorldOptions {
   std::int64_t ranks = 3;
   bool faults = true;
   bool scores_vary = true;
+  bool issues = true;  ///< on its own, in `chaos`
   std::uint64_t length_max = 40;
   std::optional<SampleId> endless{};  ///< never finishes
 };
@@ -62,8 +63,9 @@ class DispatcherWorld {
     }
   }
 
-  void issue() {
-    const std::uint64_t group = issued_++;
+  void issue() { issue_as(issued_); }
+  void issue_as(std::uint64_t group) {
+    issued_ = group + 1;
     open_.insert(group);
     GroupIssued event{.group = group,
                       .prompt_tokens = static_cast<std::int64_t>(1 + rng_.below(20))};
@@ -100,6 +102,7 @@ class DispatcherWorld {
   const std::map<std::uint64_t, GroupComplete>& complete() const { return complete_; }
   const std::map<std::uint64_t, CancelReason>& dropped() const { return dropped_; }
   std::uint64_t issued() const { return issued_; }
+  const std::set<std::uint64_t>& open() const { return open_; }
   const std::vector<StartSample>& starts() const { return starts_; }
   const std::vector<StopAttempt>& stops() const { return stops_; }
   const std::set<SampleId>& scoring() const { return scoring_; }
@@ -151,7 +154,7 @@ class DispatcherWorld {
     switch (rng_.below(14)) {
       case 0:
       case 1:
-        if (open_.size() < 12) issue();
+        if (options_.issues && open_.size() < 12) issue();
         return;
       case 2:
       case 3:
