@@ -33,8 +33,10 @@ class ClusterPlace final : public WorldPlace {
   }
   result<WorkerGroup<RolloutWorker>> make_rollout() override {
     TROUPE_TRY(Mesh mesh, rollout_mesh(options_.rollout_tp, options_.devices));
-    return make<RolloutWorker>("rollout", kRolloutProgram, std::move(mesh),
-                               RolloutSpec{options_.policy.source, options_.rollout});
+    return make<RolloutWorker>(
+        "rollout", kRolloutProgram, std::move(mesh),
+        RolloutSpec{options_.policy.source, options_.rollout},
+        rollout_devices(options_.policy.engine.parallel, options_.rollout_tp, options_.devices));
   }
   result<WorkerGroup<RewardWorker>> make_reward() override;
   std::optional<runtime::MemoryLedger> ledger(std::size_t) const override {
@@ -61,12 +63,18 @@ class ClusterPlace final : public WorldPlace {
     group.create_deadline = options_.create_deadline;
     return group;
   }
+  /// `devices`: of each rank; empty: rank i on device i.
   template <class W, class Spec>
   result<WorkerGroup<W>> make(const std::string& group, const std::string& name, Mesh mesh,
-                              const Spec& spec) {
+                              const Spec& spec, const std::vector<int>& devices = {}) {
     TROUPE_TRY(RemoteProgram wanted, program(name, spec, options_.devices));
     runtime::GroupOptions options = group_options(group, std::move(mesh));
     options.lanes = pool_.lanes;
+    for (std::size_t rank = 0; rank < devices.size(); ++rank) {
+      const auto device = static_cast<std::size_t>(devices[rank]);
+      wanted.bundles[rank] = pool_.bundles[device % pool_.bundles.size()];
+      if (!pool_.lanes.empty()) options.lanes[rank] = pool_.lanes[device];
+    }
     return WorkerGroup<W>::create(*pool_.job, std::move(options), std::move(wanted));
   }
 

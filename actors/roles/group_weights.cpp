@@ -30,17 +30,18 @@ namespace {
 /// More than a member takes for its own "too late" to arrive.
 constexpr Duration kAnswerGrace = std::chrono::seconds(5);
 
-/// Rank i of either side is device i; ranks that share a host are one node.
+/// Ranks of a plan are devices; ranks that share a host are one node.
 class RosterMaker {
  public:
-  result<reshard::Roster> make(std::vector<WeightLayout> ranks) {
+  /// `devices`: of each rank; empty: rank i on device i.
+  result<reshard::Roster> make(std::vector<WeightLayout> ranks, const std::vector<int>& devices) {
     reshard::Roster roster;
     for (std::size_t i = 0; i < ranks.size(); ++i) {
       WeightLayout& rank = ranks[i];
       if (i > 0 && rank.tensors != roster.tensors)
         return fail(ErrorCode::kConflict, "publication: rank {} has other tensors than rank 0", i);
       if (i == 0) roster.tensors = std::move(rank.tensors);
-      rank.layout.rank = static_cast<std::int32_t>(i);
+      rank.layout.rank = devices.empty() ? static_cast<std::int32_t>(i) : devices[i];
       rank.layout.node =
           nodes_.try_emplace(rank.host, static_cast<std::int32_t>(nodes_.size())).first->second;
       roster.ranks.push_back(std::move(rank.layout));
@@ -53,20 +54,22 @@ class RosterMaker {
 };
 
 /// Every rank of the group as lost, the one that the cause names first.
-std::vector<CoordinatorEvent> all_lost(Side side, int ranks, const Error& cause) {
+std::vector<CoordinatorEvent> all_lost(Side side, const Error& cause, int ranks,
+                                       const std::vector<int>& devices) {
   const std::optional<RankId> named = cause.root_cause().origin.rank;
   std::vector<CoordinatorEvent> events;
   for (int rank = 0; rank < ranks; ++rank) {
     auto place = named && named->value == rank ? events.begin() : events.end();
-    events.insert(place, reshard::MemberLost{{side, rank}, cause});
+    const int device = devices.empty() ? rank : devices[static_cast<std::size_t>(rank)];
+    events.insert(place, reshard::MemberLost{{side, device}, cause});
   }
   return events;
 }
 
 /// One command to all ranks of a side, and what they say.
 template <auto M, class Group>
-task<std::vector<CoordinatorEvent>> ask(Group& group, Side side, reshard::Command command,
-                                        Duration within) {
+task<std::vector<CoordinatorEvent>> ask(Group& group, Side side, std::vector<int> devices,
+                                        reshard::Command command, Duration within) {
   std::optional<Error> lost;
   try {
     const auto options = runtime::CallOptions().within(within + kAnswerGrace);
@@ -78,7 +81,7 @@ task<std::vector<CoordinatorEvent>> ask(Group& group, Side side, reshard::Comman
   } catch (const runtime::Failure& failure) {
     lost = failure.error();
   }
-  co_return all_lost(side, group.size(), *lost);
+  co_return all_lost(side, *lost, group.size(), devices);
 }
 
 std::vector<Member> members_of(int sources, int targets) {
@@ -125,9 +128,9 @@ task<void> GroupWeights::exchange_layouts() {
   PublicationSetup setup;
   setup.bucket = options_.bucket;
   setup.source =
-      value_or_throw(rosters.make(co_await policy_.call<&PolicyWorker::weight_layout>()));
-  setup.target =
-      value_or_throw(rosters.make(co_await rollout_.call<&RolloutWorker::weight_layout>()));
+      value_or_throw(rosters.make(co_await policy_.call<&PolicyWorker::weight_layout>(), {}));
+  setup.target = value_or_throw(
+      rosters.make(co_await rollout_.call<&RolloutWorker::weight_layout>(), devices_));
   const runtime::SessionKey key = value_or_throw(runtime::make_session_key());
   for (const std::byte byte : key) setup.key.push_back(std::to_integer<std::uint8_t>(byte));
   auto plan = value_or_throw(reshard::PublicationPlan::make(setup.source, setup.target));
@@ -159,11 +162,11 @@ task<reshard::PublicationOutcome> GroupWeights::transact(WeightVersion version) 
                                                    : options_.commit_within;
     };
     if (round.to_sources)
-      asks.push_back(ask<&PolicyWorker::publication>(policy_, Side::kSource, *round.to_sources,
+      asks.push_back(ask<&PolicyWorker::publication>(policy_, Side::kSource, {}, *round.to_sources,
                                                      within(*round.to_sources)));
     if (round.to_targets)
-      asks.push_back(ask<&RolloutWorker::publication>(rollout_, Side::kTarget, *round.to_targets,
-                                                      within(*round.to_targets)));
+      asks.push_back(ask<&RolloutWorker::publication>(
+          rollout_, Side::kTarget, devices_, *round.to_targets, within(*round.to_targets)));
     round = Round();
     if (asks.empty()) {  // nobody is left whose answer could come
       round.add(core.step(reshard::ClockTick{}, std::max(clock_.now(), core.due())));

@@ -21,6 +21,7 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 namespace troupe::actors {
 
@@ -39,11 +40,16 @@ struct PublicationOptions {
 
 class GroupWeights {
  public:
-  /// `canary`: what is asked after each publication; no tokens: nothing.
+  /// `canary`: what is asked after each publication; no tokens: nothing. `rollout_devices`: of each
+  /// rollout rank; empty: rank i on device i, as the policy's ranks.
   GroupWeights(runtime::WorkerGroup<PolicyWorker>& policy,
                runtime::WorkerGroup<RolloutWorker>& rollout, const PublicationOptions& options,
-               CanaryRequest canary)
-      : policy_(policy), rollout_(rollout), options_(options), canary_(std::move(canary)) {}
+               CanaryRequest canary, std::vector<int> rollout_devices = {})
+      : policy_(policy),
+        rollout_(rollout),
+        options_(options),
+        canary_(std::move(canary)),
+        devices_(std::move(rollout_devices)) {}
 
   /// Publishes as the next version. Metrics `update_weights/{bytes, local_bytes, wire_bytes,
   /// staging_bytes, operations}`, `timing_s/update_weights_transfer`, `canary/*` and
@@ -69,6 +75,7 @@ class GroupWeights {
   runtime::WorkerGroup<RolloutWorker>& rollout_;
   const PublicationOptions options_;
   const CanaryRequest canary_;
+  const std::vector<int> devices_;  ///< of each rollout rank, or empty
   SteadyClock clock_;
   std::shared_ptr<const reshard::PublicationPlan> plan_;
   std::uint64_t epoch_ = 0;  ///< of the last attempt

@@ -4,6 +4,7 @@
 #include "actors/model/weight_set.hpp"
 #include "actors/roles/canary.hpp"
 #include "actors/roles/engine_checkpoint.hpp"
+#include "actors/roles/role_meshes.hpp"
 
 #include <algorithm>
 #include <string>
@@ -65,7 +66,9 @@ void GroupWorld::create_roles(const WorldOptions& options) {
                                       .column = std::string(column::kOldLogProbs),
                                       .compare = true},
                        options.policy_update, options.policy.plan);
-  weights_role_.emplace(*policy_, *rollout_, options.publication, canary_of(options));
+  weights_role_.emplace(
+      *policy_, *rollout_, options.publication, canary_of(options),
+      rollout_devices(options.policy.engine.parallel, options.rollout_tp, options.devices));
   if (reference_)
     reference_role_.emplace(*reference_,
                             LogProbRequest{.temperature = options.temperature,

@@ -96,14 +96,19 @@ runtime::GroupOptions LocalPlace::group_options(const std::string& name, Mesh me
 
 result<WorkerGroup<RolloutWorker>> LocalPlace::make_rollout() {
   TROUPE_TRY(Mesh mesh, rollout_mesh(options_.rollout_tp, options_.devices));
-  return WorkerGroup<RolloutWorker>::create(
-      system_, group_options("rollout", std::move(mesh), rollout_phases()),
-      [&](WorkerContext& context) {
-        return RolloutWorker::create(context, {.model = options_.policy.model,
-                                               .engine = options_.rollout,
-                                               .memory = memory_of(context),
-                                               .seat = seat()});
-      });
+  const std::vector<int> devices =
+      rollout_devices(options_.policy.engine.parallel, options_.rollout_tp, options_.devices);
+  runtime::GroupOptions group = group_options("rollout", std::move(mesh), rollout_phases());
+  const std::vector<runtime::LaneGate*> lanes = std::exchange(group.lanes, {});
+  for (const int device : devices) group.lanes.push_back(lanes[static_cast<std::size_t>(device)]);
+  return WorkerGroup<RolloutWorker>::create(system_, std::move(group), [&](WorkerContext& context) {
+    const int device = devices[static_cast<std::size_t>(context.rank().value)];
+    return RolloutWorker::create(context,
+                                 {.model = options_.policy.model,
+                                  .engine = options_.rollout,
+                                  .memory = &devices_[static_cast<std::size_t>(device)]->memory(),
+                                  .seat = seat()});
+  });
 }
 
 result<WorkerGroup<RewardWorker>> LocalPlace::make_reward() {

@@ -1,5 +1,9 @@
 #include "actors/roles/role_meshes.hpp"
 
+#include "reshard/nested_groups.hpp"
+
+#include <numeric>
+
 namespace troupe::actors {
 
 using runtime::Mesh;
@@ -21,6 +25,24 @@ result<Mesh> rollout_mesh(int tp, int devices) {
     return fail(ErrorCode::kConfig, "mesh: {} devices cannot be cut into rollout tp {}", devices,
                 tp);
   return Mesh::create({{"dp", devices / tp}, {"tp", tp}});
+}
+
+std::vector<int> rollout_devices(const ParallelOptions& policy, int tp, int devices) {
+  std::vector<int> found(static_cast<std::size_t>(devices));
+  std::iota(found.begin(), found.end(), 0);
+  if (tp == 1 || policy.tp % tp != 0) return found;
+  const reshard::HybridMesh mesh{.pp = policy.pp,
+                                 .tp = policy.tp,
+                                 .dp = devices / (policy.pp * policy.tp),
+                                 .generation_pp = 1,
+                                 .generation_tp = tp};
+  for (int device = 0; device < devices; ++device) {
+    const reshard::GenerationPlace place =
+        reshard::generation_place(mesh, reshard::Grouping::kNested, device);
+    const std::int64_t replica = place.dp * mesh.micro_dp() + place.micro;
+    found[static_cast<std::size_t>(replica * tp + place.tp)] = device;
+  }
+  return found;
 }
 
 }  // namespace troupe::actors

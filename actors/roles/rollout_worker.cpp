@@ -179,8 +179,12 @@ result<WeightLayout> RolloutWorker::weight_layout() {
 result<void> RolloutWorker::open_publication(const PublicationSetup& setup) {
   target_.reset();
   TROUPE_TRY(auto plan, door_.open(setup));
+  const auto rank = static_cast<std::size_t>(context_.rank().value);
+  if (rank >= setup.target.ranks.size())
+    return fail(ErrorCode::kInvalidArgument, "publication: layouts of {} targets, this is rank {}",
+                setup.target.ranks.size(), rank);
   target_ = std::make_unique<reshard::PublicationTarget>(
-      std::move(plan), context_.rank().value, *sink_, door_.port(),
+      std::move(plan), setup.target.ranks[rank].rank, *sink_, door_.port(),
       reshard::TargetOptions{.bucket_bytes = setup.bucket.value});
   return {};
 }
