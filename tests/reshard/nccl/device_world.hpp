@@ -142,7 +142,8 @@ class DeviceWorld {
             .digest = plan->plan().digest,
             .base = {}};
   }
-  result<PublicationOutcome> publish_as(const PublicationId& as, const Checks& checks = {},
+  result<PublicationOutcome> publish_as(const PublicationId& as,
+                                        const Checks& checks = {.chunk_crc = true},
                                         Duration within = std::chrono::seconds(20)) {
     std::vector<std::unique_ptr<PeerLink>> links;
     const auto add_link = [&](Member member) {
