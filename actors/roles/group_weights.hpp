@@ -7,8 +7,9 @@
 //
 // **Ownership:** borrows the groups, which the world owns.
 // **Threads:** controller's thread.
-// **Invariants:** a publication that fails leaves the old version serving (unless the rollout role
-// had put its weights to sleep) and is one error; each attempt has an epoch of its own.
+// **Invariants:** a transfer that fails leaves the old version serving (unless the rollout role had
+// put its weights to sleep) and is one error; each attempt has an epoch of its own. The canary
+// comes after the commit: when it fails the new version is there, and the run ends.
 
 #include "actors/roles/policy_worker.hpp"
 #include "actors/roles/rollout_worker.hpp"

@@ -59,8 +59,11 @@ result<void> MemoryEntries::add_engine(TrainEngine& engine) {
                                           engine.offload();
                                           return {};
                                         }};
+  // ZeRO-1 sums into a shard of its own beside the whole gradients, half as big as the two moments.
+  const bool own_shard = engine.options().parallel.sharding == Sharding::kZero1;
+  const Bytes gradients{weights.value + (own_shard ? held.optimizer.value / 2 : 0)};
   TROUPE_TRY_VOID(
-      add("gradients", weights, Eviction::kDrop, Residency::kDropped, std::move(gradient_moves)));
+      add("gradients", gradients, Eviction::kDrop, Residency::kDropped, std::move(gradient_moves)));
   return add("optimizer", held.optimizer, Eviction::kNever, Residency::kResident);
 }
 
@@ -72,8 +75,14 @@ Bytes activation_estimate(const ModelConfig& model, const TrainEngineOptions& op
   const std::int64_t per_token =
       options.recompute ? model.layer_count * model.hidden_size + layer : model.layer_count * layer;
   const std::int64_t logits = 3 * options.logit_chunk_tokens * model.vocab_size / tp;
+  // Fully sharded: weights of two layers and the packed gradients of one, and the head's of both.
+  const std::int64_t layer_weights =
+      model.hidden_size * (2 * model.q_size() + 2 * model.kv_size() + 3 * model.intermediate_size);
+  const std::int64_t gathered = options.parallel.sharding == Sharding::kFsdp
+                                    ? 3 * layer_weights + 2 * model.vocab_size * model.hidden_size
+                                    : 0;
   const auto value_bytes = static_cast<std::int64_t>(sizeof(float));
-  return Bytes{(per_token * options.micro_batch_tokens_max + logits) * value_bytes};
+  return Bytes{(per_token * options.micro_batch_tokens_max + logits + gathered / tp) * value_bytes};
 }
 
 }  // namespace troupe::actors

@@ -37,6 +37,14 @@ struct WireFields<actors::SamplingOptions> {
 };
 
 template <>
+struct WireFields<actors::ImportanceOptions> {
+  static constexpr auto fields() {
+    using T = actors::ImportanceOptions;
+    return std::tuple{field("level", &T::level), field("low", &T::low), field("high", &T::high)};
+  }
+};
+
+template <>
 struct WireFields<actors::PolicyLossOptions> {
   static constexpr auto fields() {
     using T = actors::PolicyLossOptions;
@@ -52,6 +60,7 @@ struct WireFields<actors::PolicyLossOptions> {
                       field("sapo_tau_positive", &T::sapo_tau_positive),
                       field("sapo_tau_negative", &T::sapo_tau_negative),
                       field("dro_beta", &T::dro_beta),
+                      field("importance", &T::importance),
                       field("seed", &T::seed)};
   }
 };

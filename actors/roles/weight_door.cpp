@@ -14,6 +14,7 @@ result<std::shared_ptr<const reshard::PublicationPlan>> WeightDoor::open(
     reshard::WeightPortOptions options;
     options.transport.name = name_ + " weights";
     options.transport.interfaces = runtime::lane_interfaces(seat_.address);
+    options.transport.pack_bytes_max = 2 * setup.bucket.value;
     if (setup.key.size() != options.transport.key.size())
       return fail(ErrorCode::kInvalidArgument, "{}: a key of {} bytes for its port, wanted {}",
                   name_, setup.key.size(), options.transport.key.size());

@@ -212,7 +212,7 @@ struct Dialler::State {
     bell->look_ups.fetch_add(1);
     attempt->look_up = std::make_shared<LookUp>();
     // Nothing can interrupt it, so nobody may have to wait for it.
-    std::thread([address = attempt->address, before = before_look_up, bell = bell,
+    auto find = [address = attempt->address, before = before_look_up, bell = bell,
                  answer = attempt->look_up] {
       if (before) before(address.host);
       auto found = look_up(address, 0);
@@ -222,7 +222,14 @@ struct Dialler::State {
       }
       bell->look_ups.fetch_sub(1);
       bell->ring();
-    }).detach();
+    };
+    try {
+      std::thread(std::move(find)).detach();
+    } catch (const std::system_error& error) {
+      bell->look_ups.fetch_sub(1);
+      attempt->end(fail(attempt->error(ErrorCode::kResourceExhausted, error.what())));
+      return;
+    }
     running.push_back(std::move(attempt));
   }
 
