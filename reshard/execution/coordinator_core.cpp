@@ -9,6 +9,22 @@
 
 namespace troupe::reshard {
 
+namespace {
+
+/// The first of them by name.
+std::string names_of(const std::set<Member>& members) {
+  constexpr std::size_t kNamed = 16;
+  std::string text;
+  std::size_t named = 0;
+  for (const Member& member : members) {
+    if (++named > kNamed) return text + ", …";
+    text += (text.empty() ? "" : ", ") + member_text(member);
+  }
+  return text.empty() ? "none" : text;
+}
+
+}  // namespace
+
 CoordinatorCore::CoordinatorCore(CoordinatorOptions options) : options_(std::move(options)) {
   TROUPE_CHECK(options_.id.epoch != 0, "publication: epoch 0");
 }
@@ -53,6 +69,8 @@ void CoordinatorCore::command(const Member& to, Effects& effects) {
       break;
     case State::kReceiving:
       command.kind = CommandKind::kReceive;
+      // Targets give up first: they know whose bytes are missing.
+      command.within -= std::min<Duration>(command.within / 10, std::chrono::seconds(1));
       for (const auto& [member, address] : addresses_) command.members.push_back({member, address});
       break;
     case State::kCommitting:
@@ -141,11 +159,7 @@ void CoordinatorCore::advance(TimePoint now, Effects& effects) {
     case State::kReceiving:
       return enter(State::kCommitting, now, effects);
     case State::kCommitting:
-      if (error_)
-        error_ = std::move(*error_).wrap(
-            ErrorCode::kConflict,
-            fmt::format("publication of version {}: {} targets serve it, others may not",
-                        options_.id.version.value, outcome_.committed.size()));
+      if (error_) error_ = std::move(*error_).wrap(ErrorCode::kConflict, who_serves());
       [[fallthrough]];
     case State::kAborting:
       state_ = State::kDone;
@@ -156,15 +170,16 @@ void CoordinatorCore::advance(TimePoint now, Effects& effects) {
   }
 }
 
-std::string CoordinatorCore::waited_for() const {
-  constexpr std::size_t kNamed = 8;
-  std::string text;
-  std::size_t named = 0;
-  for (const Member& member : waiting_) {
-    if (++named > kNamed) return text + ", …";
-    text += (text.empty() ? "" : ", ") + member_text(member);
+/// After a commit that not everybody has answered.
+std::string CoordinatorCore::who_serves() const {
+  std::set<Member> others;
+  for (const Member& member : options_.members) {
+    if (member.side == Side::kTarget && outcome_.committed.count(member) == 0)
+      others.insert(member);
   }
-  return text;
+  return fmt::format("publication of version {}: {} targets serve it: {}; {} did not say so: {}",
+                     options_.id.version.value, outcome_.committed.size(),
+                     names_of(outcome_.committed), others.size(), names_of(others));
 }
 
 void CoordinatorCore::on_tick(TimePoint now, Effects& effects) {
@@ -179,7 +194,7 @@ void CoordinatorCore::on_tick(TimePoint now, Effects& effects) {
   Error late{.code = ErrorCode::kDeadline,
              .message = fmt::format("publication of version {}: no answer to {} from {}",
                                     options_.id.version.value,
-                                    kSteps[static_cast<std::size_t>(state_)], waited_for()),
+                                    kSteps[static_cast<std::size_t>(state_)], names_of(waiting_)),
              .origin = {},
              .causes = {}};
   const bool before = state_ == State::kBeginning || state_ == State::kReceiving;

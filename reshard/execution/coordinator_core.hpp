@@ -76,7 +76,7 @@ class CoordinatorCore {
   void advance(TimePoint now, Effects& effects);
   void fail_with(Error error, TimePoint now, Effects& effects);
   Duration within() const;
-  std::string waited_for() const;
+  std::string who_serves() const;
 
   CoordinatorOptions options_;
   State state_ = State::kBeginning;

@@ -44,7 +44,9 @@ class PublicationTarget::Impl {
         sink_(sink),
         port_(port),
         options_(options),
-        lane_(port.transport() == nullptr ? nullptr : transport_lane(port)),
+        lane_(options.lane                  ? options.lane(port)
+              : port.transport() != nullptr ? transport_lane(port)
+                                            : nullptr),
         core_(rank, plan_->plan().digest, sink.active()) {}
 
   ~Impl() {

@@ -17,13 +17,18 @@
 #include "reshard/execution/weight_sink.hpp"
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 namespace troupe::reshard {
 
+class PieceLane;
+
 struct TargetOptions {
   std::int64_t bucket_bytes = std::int64_t{8} << 20;  ///< 64 B..1 GiB; two are allocated
   bool permit_views = false;                          ///< offers `WeightSink::adopt`
+  /// What brings bytes from other processes; empty: the port's transport, if it has one.
+  std::function<std::unique_ptr<PieceLane>(WeightPort&)> lane = {};
 };
 
 class PublicationTarget {

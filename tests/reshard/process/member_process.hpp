@@ -22,6 +22,7 @@
 #include "tests/support/line_child.hpp"
 
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <mutex>
 #include <sstream>
@@ -247,8 +248,12 @@ class ProcessLink final : public MemberLink {
   }
   Member member() const override { return member_; }
   test::LineChild& child() { return child_; }
+  /// See each command before the member does and each reply before the caller; set between calls.
+  std::function<void(const Command&)> on_call;
+  std::function<void(const Reply&)> on_reply;
 
   runtime::pending<Reply> call(const Command& command, Deadline deadline) override {
+    if (on_call) on_call(command);
     auto [answer, out] = runtime::make_pending<Reply>();
     const std::lock_guard lock(mutex_);
     if (over_) {
@@ -285,8 +290,8 @@ class ProcessLink final : public MemberLink {
     try {
       for (;;) {
         const std::string line = child_.hear(std::chrono::minutes(5));
-        const std::lock_guard lock(mutex_);
         if (line.starts_with("told ")) {
+          const std::lock_guard lock(mutex_);
           told_ = line;
           heard_.notify_all();
         }
@@ -297,6 +302,8 @@ class ProcessLink final : public MemberLink {
         std::string hex;
         words >> verb >> number >> hex;
         const auto reply = runtime::decode_value<Reply>(test::from_hex(hex));
+        if (on_reply && reply) on_reply(*reply);
+        const std::lock_guard lock(mutex_);
         calls_.at(number).complete(reply);
         calls_.erase(number);
       }
@@ -325,16 +332,23 @@ class ProcessWorld {
  public:
   ProcessWorld(const std::string& program, const std::string& name, const std::string& lanes,
                std::int64_t bucket_bytes)
-      : case_(case_of(name)) {
-    const auto key = runtime::make_session_key();
-    const std::string hex = test::to_hex(*key);
+      : case_(case_of(name)),
+        program_(program),
+        name_(name),
+        lanes_(lanes),
+        bucket_bytes_(bucket_bytes),
+        key_(test::to_hex(*runtime::make_session_key())) {
     plan = *PublicationPlan::make(case_.source, case_.target, case_.options);
     for (const auto& [roster, side] :
          {std::pair{&plan->source(), Side::kSource}, std::pair{&plan->target(), Side::kTarget}}) {
-      for (const RankLayout& rank : roster->ranks)
-        links[{side, rank.rank}] = std::make_unique<ProcessLink>(
-            program, name, Member{side, rank.rank}, hex, lanes, bucket_bytes);
+      for (const RankLayout& rank : roster->ranks) restart({side, rank.rank});
     }
+  }
+  /// A new process for a member; the old one is killed when it is still there.
+  void restart(const Member& member) {
+    links[member].reset();
+    links[member] =
+        std::make_unique<ProcessLink>(program_, name_, member, key_, lanes_, bucket_bytes_);
   }
   PublishOptions next(std::int64_t version) {
     PublishOptions options;
@@ -366,6 +380,9 @@ class ProcessWorld {
   }
 
   Case case_;
+  std::string program_, name_, lanes_;
+  std::int64_t bucket_bytes_;
+  std::string key_;
   std::shared_ptr<const PublicationPlan> plan;
   std::uint64_t epoch = 0;
   std::map<Member, std::unique_ptr<ProcessLink>> links;
