@@ -22,7 +22,7 @@ constexpr std::int64_t kStreamRowBytes = 512;
 #if defined(__x86_64__)
 void stream_copy(std::byte* target, const std::byte* source, std::size_t bytes) {
   constexpr std::size_t kLine = 64;
-  constexpr std::size_t kAhead = 1024;
+  constexpr std::size_t kAhead = 3072;
   const std::size_t into_line = reinterpret_cast<std::uintptr_t>(target) % kLine;
   const std::size_t head = std::min(bytes, (kLine - into_line) % kLine);
   std::memcpy(target, source, head);

@@ -77,17 +77,17 @@ class FaultSweep : public ::testing::Test {
   void arm(State state, const Member& victim, int signal) {
     struck_ = false;
     for (const auto& [member, link] : world_.links) {
-      link->on_call = [=, this, to = member](const Command& command) {
+      link->on_call = [this, state, victim, signal, to = member](const Command& command) {
         const bool begin = state == State::kBegin && command.kind == CommandKind::kBegin;
         const bool commit = state == State::kCommit && command.kind == CommandKind::kCommit;
         if ((begin || commit) && to == victim) strike(victim, signal);
         if (state == State::kReceive && command.kind == CommandKind::kReceive && !late_.joinable())
-          late_ = std::thread([=, this] {
+          late_ = std::thread([this, victim, signal] {
             std::this_thread::sleep_for(4ms);
             strike(victim, signal);
           });
       };
-      link->on_reply = [=, this](const Reply& reply) {
+      link->on_reply = [this, state, victim, signal](const Reply& reply) {
         const bool verified = state == State::kVerified && reply.kind == ReplyKind::kVerified &&
                               (victim.side == Side::kSource || reply.from == victim);
         if (verified) strike(victim, signal);
