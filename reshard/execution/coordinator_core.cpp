@@ -70,7 +70,7 @@ void CoordinatorCore::command(const Member& to, Effects& effects) {
     case State::kReceiving:
       command.kind = CommandKind::kReceive;
       // Targets give up first: they know whose bytes are missing.
-      command.within -= std::min<Duration>(command.within / 10, std::chrono::seconds(1));
+      command.within -= std::min<Duration>(command.within / 4, std::chrono::seconds(2));
       for (const auto& [member, address] : addresses_) command.members.push_back({member, address});
       break;
     case State::kCommitting:

@@ -38,7 +38,7 @@ class FaultSweep : public ::testing::Test {
   PublishOptions next(std::int64_t version) {
     PublishOptions options = world_.next(version);
     options.begin_within = 500ms;
-    options.receive_within = 1500ms;
+    options.receive_within = 2s;
     options.commit_within = 500ms;
     return options;
   }
