@@ -13,7 +13,7 @@ namespace troupe::reshard {
 namespace {
 
 constexpr Duration kPauseFirst = std::chrono::microseconds(200);
-constexpr Duration kPauseMost = std::chrono::milliseconds(4);
+constexpr Duration kPauseMost = std::chrono::milliseconds(1);
 
 TimePoint clock_now() { return SteadyClock().now(); }
 
