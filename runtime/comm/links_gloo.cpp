@@ -29,7 +29,7 @@ namespace {
 constexpr std::uint64_t kFrameSlot = 1;
 constexpr std::uint64_t kWatchSlot = 2;
 /// Between seeing a connection closed and saying so: frames that came before it are in first.
-constexpr Duration kClosedGrace = std::chrono::milliseconds(10);
+constexpr Duration kClosedGrace = std::chrono::milliseconds(50);
 
 using GlooBuffer = gloo::transport::UnboundBuffer;
 
