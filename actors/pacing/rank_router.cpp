@@ -66,8 +66,7 @@ RepackPlan plan_repack(const std::vector<RepackRank>& ranks, const std::vector<T
   std::ranges::sort(plan.freed);
   std::ranges::sort(plan.moved);
   // What moved twice on paper moves once: only the last place counts.
-  const auto twice = std::ranges::unique(plan.moved);
-  plan.moved.erase(twice.begin(), twice.end());
+  plan.moved.erase(std::unique(plan.moved.begin(), plan.moved.end()), plan.moved.end());
   return plan;
 }
 
