@@ -1,19 +1,11 @@
 #include "reshard/execution/member_core.hpp"
 
-#include <fmt/format.h>
+#include "reshard/execution/error_of.hpp"
 
-#include <utility>
+#include <fmt/format.h>
 
 namespace troupe::reshard {
 namespace {
-
-template <class... Args>
-Error error_of(ErrorCode code, fmt::format_string<Args...> format, Args&&... args) {
-  return Error{.code = code,
-               .message = fmt::format(format, std::forward<Args>(args)...),
-               .origin = {},
-               .causes = {}};
-}
 
 CommandKind answered_by(ReplyKind kind) {
   switch (kind) {

@@ -22,20 +22,4 @@ std::string_view command_name(CommandKind kind) {
   return "unknown";
 }
 
-std::string_view reply_name(ReplyKind kind) {
-  switch (kind) {
-    case ReplyKind::kReady:
-      return "ready";
-    case ReplyKind::kVerified:
-      return "verified";
-    case ReplyKind::kCommitted:
-      return "committed";
-    case ReplyKind::kAborted:
-      return "aborted";
-    case ReplyKind::kFailed:
-      return "failed";
-  }
-  return "unknown";
-}
-
 }  // namespace troupe::reshard

@@ -98,7 +98,6 @@ struct Command {
 };
 
 enum class ReplyKind : std::uint8_t { kReady, kVerified, kCommitted, kAborted, kFailed };
-std::string_view reply_name(ReplyKind kind);
 
 /// What one target received.
 struct ReceiveStatistics {

@@ -78,24 +78,6 @@ bool copies_around_caches(std::int64_t row_bytes, std::int64_t bytes) {
   return row_bytes >= kStreamRowBytes && bytes >= kStreamBytes;
 }
 
-std::array<Box, 3> piece_boxes(const Box& box, std::int64_t first, std::int64_t count) {
-  const std::int64_t cols = box.cols();
-  const std::int64_t row = box.row_begin + first / cols;
-  const std::int64_t col = first % cols;
-  std::array<Box, 3> boxes{};
-  const std::int64_t head = col == 0 ? 0 : std::min(count, cols - col);
-  if (head > 0) boxes[0] = {row, row + 1, box.col_begin + col, box.col_begin + col + head};
-  const std::int64_t body_row = row + (col == 0 ? 0 : 1);
-  const std::int64_t whole_rows = (count - head) / cols;
-  if (whole_rows > 0) boxes[1] = {body_row, body_row + whole_rows, box.col_begin, box.col_end};
-  const std::int64_t tail = count - head - whole_rows * cols;
-  if (tail > 0) {
-    const std::int64_t last = body_row + whole_rows;
-    boxes[2] = {last, last + 1, box.col_begin, box.col_begin + tail};
-  }
-  return boxes;
-}
-
 std::vector<std::span<const std::byte>> piece_spans(std::span<const std::byte> buffer,
                                                     const Region& region, std::int64_t element,
                                                     std::int64_t first, std::int64_t count) {

@@ -11,16 +11,12 @@
 #include "reshard/execution/weight_port.hpp"
 #include "reshard/layout.hpp"
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 namespace troupe::reshard {
-
-/// Rectangles of a box, in order, that hold elements [first, first + count); some may be empty.
-std::array<Box, 3> piece_boxes(const Box& box, std::int64_t first, std::int64_t count);
 
 /// The memory of a piece of the region in `buffer`.
 std::vector<std::span<const std::byte>> piece_spans(std::span<const std::byte> buffer,

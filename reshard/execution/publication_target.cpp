@@ -1,10 +1,9 @@
 #include "reshard/execution/publication_target.hpp"
 
+#include "reshard/execution/error_of.hpp"
 #include "reshard/execution/member_core.hpp"
 #include "reshard/execution/receiver.hpp"
 #include "runtime/base/check.hpp"
-
-#include <fmt/format.h>
 
 #include <atomic>
 #include <mutex>
@@ -25,11 +24,8 @@ Reply no_answer(const Command& command, std::int32_t rank) {
           .to = command.kind,
           .kind = ReplyKind::kFailed,
           .address = {},
-          .error = Error{.code = ErrorCode::kConflict,
-                         .message = fmt::format("target rank {}: {} of epoch {} is under way", rank,
-                                                command_name(command.kind), command.id.epoch),
-                         .origin = {},
-                         .causes = {}},
+          .error = error_of(ErrorCode::kConflict, "target rank {}: {} of epoch {} is under way",
+                            rank, command_name(command.kind), command.id.epoch),
           .received = {}};
 }
 
@@ -124,12 +120,8 @@ PrepareDone PublicationTarget::Impl::prepare(const PublicationId& id) {
   const Deadline until = Deadline::in(kLandingWait);
   while (!landing_.expired()) {
     if (until.passed()) {
-      done.error = Error{.code = ErrorCode::kConflict,
-                         .message = fmt::format("target rank {}: bytes of an earlier attempt may "
-                                                "still come in",
-                                                rank_),
-                         .origin = {},
-                         .causes = {}};
+      done.error = error_of(ErrorCode::kConflict,
+                            "target rank {}: bytes of an earlier attempt may still come in", rank_);
       return done;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -199,12 +191,9 @@ FetchDone PublicationTarget::Impl::fetch(const Command& command,
                                          std::unique_lock<std::mutex>& lock) {
   FetchDone done{.epoch = command.id.epoch, .error = {}, .received = {}};
   if (command.id.base && !plain()) {
-    done.error = Error{.code = ErrorCode::kUnsupported,
-                       .message = fmt::format("target rank {}: deltas need a sink with plain "
-                                              "buffers: publish in full",
-                                              rank_),
-                       .origin = {},
-                       .causes = {}};
+    done.error =
+        error_of(ErrorCode::kUnsupported,
+                 "target rank {}: deltas need a sink with plain buffers: publish in full", rank_);
     return done;
   }
   cut(command.id.epoch);

@@ -4,6 +4,7 @@
 #include "reshard/execution/piece.hpp"
 #include "reshard/execution/piece_summer.hpp"
 #include "reshard/execution/receiver.hpp"
+#include "reshard/run_boxes.hpp"
 #include "runtime/base/check.hpp"
 
 #include <fmt/format.h>
@@ -74,7 +75,7 @@ result<void> Receiver::unpack(Flight& flight, std::size_t index) {
     return found(flight, index, scatter_and_sum(plan_, piece, dense, buffer, region, job_.checks));
   const PieceSums sums = sums_of(plan_, piece, std::span(&dense, 1), job_.checks);
   const std::byte* data = dense.data();
-  for (const Box& box : piece_boxes(op.box(), piece.first, piece.count)) {
+  for (const Box& box : run_boxes(op.box(), piece.first, piece.count)) {
     if (box.empty()) continue;
     TROUPE_TRY_VOID(job_.sink->write(plan_.tensor_of(op), box, data, box.cols()));
     data += box.elements() * element_of(op);

@@ -1,17 +1,11 @@
 #include "reshard/nccl/communicator_core.hpp"
 
+#include "reshard/execution/error_of.hpp"
+
 #include <utility>
 
 namespace troupe::reshard::nccl {
 namespace {
-
-template <class... Args>
-Error error_of(ErrorCode code, fmt::format_string<Args...> format, Args&&... args) {
-  return Error{.code = code,
-               .message = fmt::format(format, std::forward<Args>(args)...),
-               .origin = {},
-               .causes = {}};
-}
 
 /// What NCCL's codes mean to our callers.
 ErrorCode code_of(Code code) {

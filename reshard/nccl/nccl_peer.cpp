@@ -1,5 +1,6 @@
 #include "reshard/nccl/nccl_peer.hpp"
 
+#include "reshard/execution/error_of.hpp"
 #include "reshard/execution/member_core.hpp"
 #include "reshard/execution/weight_port.hpp"
 #include "runtime/base/check.hpp"
@@ -12,14 +13,6 @@
 
 namespace troupe::reshard::nccl {
 namespace {
-
-template <class... Args>
-Error error_of(ErrorCode code, fmt::format_string<Args...> format, Args&&... args) {
-  return Error{.code = code,
-               .message = fmt::format(format, std::forward<Args>(args)...),
-               .origin = {},
-               .causes = {}};
-}
 
 /// A walk that goes well is let end by itself for so long after an abort.
 constexpr Duration kWalkGrace = std::chrono::milliseconds(200);

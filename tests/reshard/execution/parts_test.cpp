@@ -7,6 +7,7 @@
 #include "reshard/execution/delta.hpp"
 #include "reshard/execution/piece.hpp"
 #include "reshard/execution/piece_columns.hpp"
+#include "reshard/run_boxes.hpp"
 #include "runtime/base/rng.hpp"
 #include "tests/reshard/random_case.hpp"
 
@@ -140,7 +141,7 @@ TEST(OpPiece, BoxesAndSpansHoldItsElementsInOrder) {
     for (std::int64_t e = first; e < first + count; ++e)
       wanted.emplace_back(3 + e / cols, 2 + e % cols);
     std::vector<std::pair<std::int64_t, std::int64_t>> found;
-    for (const Box& one : piece_boxes(box, first, count)) {
+    for (const Box& one : run_boxes(box, first, count)) {
       for (std::int64_t r = one.row_begin; r < one.row_end; ++r) {
         for (std::int64_t c = one.col_begin; c < one.col_end; ++c) found.emplace_back(r, c);
       }

@@ -9,6 +9,7 @@
 #include "reshard/execution/publication_target.hpp"
 #include "reshard/execution/publish.hpp"
 #include "runtime/comm/transport_local.hpp"
+#include "tests/reshard/call_link.hpp"
 #include "tests/reshard/memory_world.hpp"
 
 #include <algorithm>
@@ -81,27 +82,6 @@ class CallSink final : public WeightSink {
   std::vector<std::int32_t> layers_;
 };
 
-/// Calls an object's `handle` on a thread.
-class ObjectLink final : public MemberLink {
- public:
-  using Handle = std::function<Reply(const Command&)>;
-  ObjectLink(Member member, Handle handle) : member_(member), handle_(std::move(handle)) {}
-  ~ObjectLink() override {
-    for (std::thread& thread : threads_) thread.join();
-  }
-  Member member() const override { return member_; }
-  runtime::pending<Reply> call(const Command& command, Deadline /*deadline*/) override {
-    auto [answer, out] = runtime::make_pending<Reply>();
-    threads_.emplace_back([this, command, out = out] { out.complete(handle_(command)); });
-    return std::move(answer);
-  }
-
- private:
-  Member member_;
-  Handle handle_;
-  std::vector<std::thread> threads_;
-};
-
 enum class Spread : std::uint8_t { kOneProcess, kNodes, kRanks };
 
 struct WorldOptions {
@@ -165,13 +145,13 @@ class World {
 
   result<PublicationOutcome> publish_as(const PublicationId& as, const Checks& checks = {},
                                         Duration within = std::chrono::seconds(20)) {
-    std::vector<std::unique_ptr<ObjectLink>> links;
+    std::vector<std::unique_ptr<CallLink>> links;
     for (const auto& [rank, source] : sources)
-      links.push_back(std::make_unique<ObjectLink>(
+      links.push_back(std::make_unique<CallLink>(
           Member{Side::kSource, rank},
           [one = source.get()](const Command& command) { return one->handle(command); }));
     for (const auto& [rank, target] : targets)
-      links.push_back(std::make_unique<ObjectLink>(
+      links.push_back(std::make_unique<CallLink>(
           Member{Side::kTarget, rank},
           [one = target.get()](const Command& command) { return one->handle(command); }));
     std::vector<MemberLink*> members;

@@ -8,6 +8,7 @@
 #include "reshard/execution/publish.hpp"
 #include "reshard/nccl/device_sink.hpp"
 #include "reshard/nccl/nccl_peer.hpp"
+#include "tests/reshard/call_link.hpp"
 #include "tests/reshard/memory_world.hpp"
 #include "tests/reshard/nccl/fake_device_library.hpp"
 
@@ -47,27 +48,6 @@ class DeviceTest : public ::testing::Test {
     EXPECT_EQ(desk().counts().allocations, 0);
     desk().reset({});
   }
-};
-
-/// Calls a peer's `handle` on a thread.
-class PeerLink final : public MemberLink {
- public:
-  using Handle = std::function<result<Reply>(const Command&)>;
-  PeerLink(Member member, Handle handle) : member_(member), handle_(std::move(handle)) {}
-  ~PeerLink() override {
-    for (std::thread& thread : threads_) thread.join();
-  }
-  Member member() const override { return member_; }
-  runtime::pending<Reply> call(const Command& command, Deadline /*deadline*/) override {
-    auto [answer, out] = runtime::make_pending<Reply>();
-    threads_.emplace_back([this, command, out = out] { out.complete(handle_(command)); });
-    return std::move(answer);
-  }
-
- private:
-  Member member_;
-  Handle handle_;
-  std::vector<std::thread> threads_;
 };
 
 struct DeviceWorldOptions {
@@ -145,14 +125,15 @@ class DeviceWorld {
   result<PublicationOutcome> publish_as(const PublicationId& as,
                                         const Checks& checks = {.chunk_crc = true},
                                         Duration within = std::chrono::seconds(20)) {
-    std::vector<std::unique_ptr<PeerLink>> links;
+    std::vector<std::unique_ptr<reshard::testing::CallLink>> links;
     const auto add_link = [&](Member member) {
-      links.push_back(std::make_unique<PeerLink>(member, [this, member](const Command& command) {
-        if (intercept) {
-          if (auto instead = intercept(member, command)) return *std::move(instead);
-        }
-        return result<Reply>(peers.at(member.rank)->handle(member.side, command));
-      }));
+      links.push_back(std::make_unique<reshard::testing::CallLink>(
+          member, [this, member](const Command& command) {
+            if (intercept) {
+              if (auto instead = intercept(member, command)) return *std::move(instead);
+            }
+            return result<Reply>(peers.at(member.rank)->handle(member.side, command));
+          }));
     };
     for (const RankLayout& rank : plan->source().ranks) add_link({Side::kSource, rank.rank});
     for (const RankLayout& rank : plan->target().ranks) add_link({Side::kTarget, rank.rank});
