@@ -117,7 +117,6 @@ class FlatParameters {
 
   /// Takes the leaves of a unit for a forward pass; ask again at each use, keep none.
   UnitLease lease(std::size_t unit, bool keep = false);
-  std::size_t unit_count() const { return unit_begins_.size() - 1; }
   std::span<const ParameterSegment> segments() const { return segments_; }
   const ParameterSegment* find(std::string_view name) const;
   /// What this rank updates, in the order of segments: all of each, or its share.

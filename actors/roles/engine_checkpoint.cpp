@@ -45,10 +45,8 @@ result<void> StateWriter::add(std::int64_t part, std::span<const EngineState> ra
     TROUPE_TRY(const PieceRows rows, PieceRows::open(state.tensors, nullptr));
     for (const StatePiece& piece : rows.pieces()) {
       TROUPE_TRY_VOID(add_piece(manifest_, role_, piece));
-      std::vector<std::int64_t> shape{piece.box.rows()};
-      if (piece.whole.size() > 1) shape.push_back(piece.box.cols());
-      TROUPE_TRY_VOID(
-          writer_.add_tensor<float>(piece_entry(role_, piece), std::move(shape), piece.data));
+      TROUPE_TRY_VOID(writer_.add_tensor<float>(piece_entry(role_, piece),
+                                                entry_shape(piece.whole, piece.box), piece.data));
     }
   }
   return {};
@@ -76,11 +74,8 @@ result<void> WeightGather::add(std::span<const EngineState> ranks) {
         return fail(ErrorCode::kNotFound, "weights: tensor {} is not of this model", piece.name);
       TROUPE_TRY_VOID(add_piece(manifest_, "policy", piece));
       const NamedTensor* const tensor = weights_.find(piece.name.substr(kWeightPrefix.size()));
-      const std::span<float> target = weights_.mutable_data(tensor->name);
-      const std::int64_t stride = whole_box(tensor->shape).cols();
-      for (std::int64_t row = 0; row < piece.box.rows(); ++row)
-        std::copy_n(piece.data.begin() + row * piece.box.cols(), piece.box.cols(),
-                    target.begin() + (piece.box.row_begin + row) * stride + piece.box.col_begin);
+      copy_common(piece.box, piece.data, whole_box(tensor->shape),
+                  weights_.mutable_data(tensor->name));
     }
   }
   return {};

@@ -10,19 +10,13 @@ namespace {
 using runtime::Batch;
 using runtime::Column;
 
-constexpr std::int64_t kElementsMax = std::int64_t{1} << 40;
-
 result<StatePiece> described_piece(const Batch& batch, std::int64_t row) {
   const Column& shapes = batch.column(kTensorShape);
   StatePiece piece;
   piece.name = std::string(batch.column(kTensorName).text(row));
   const auto shape = shapes.row<std::int64_t>(row);
   piece.whole.assign(shape.begin(), shape.end());
-  const bool fits = !piece.whole.empty() && piece.whole.size() <= 2;
-  std::int64_t elements = 1;
-  for (const std::int64_t size : piece.whole)
-    elements = size > 0 && elements > 0 && elements <= kElementsMax / size ? elements * size : -1;
-  if (!fits || elements < 0)
+  if (!is_state_shape(piece.whole))
     return fail(ErrorCode::kCorrupt, "tensor {}: shape {}, wanted one or two positive sizes",
                 piece.name, shape_text(piece.whole));
   piece.box = whole_box(piece.whole);

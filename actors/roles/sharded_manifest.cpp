@@ -14,12 +14,6 @@ using reshard::Box;
 
 constexpr int kFormat = 1;
 
-/// The shape of an entry that holds `box` of a tensor of shape `whole`.
-std::vector<std::int64_t> entry_shape(std::span<const std::int64_t> whole, const Box& box) {
-  if (whole.size() == 1) return {box.rows()};
-  return {box.rows(), box.cols()};
-}
-
 result<std::vector<std::int64_t>> integers(const json& value, std::string_view what) {
   const bool all = value.is_array() && std::ranges::all_of(value, [](const json& number) {
                      return number.is_number_integer();
@@ -46,11 +40,7 @@ result<ManifestTensor> parse_tensor(const json& value, const std::string& name) 
     return fail(ErrorCode::kCorrupt, "manifest: tensor {} without shape or pieces", name);
   ManifestTensor tensor;
   TROUPE_TRY(tensor.shape, integers(value.at("shape"), name + ": shape"));
-  constexpr std::int64_t kSizeMax = std::int64_t{1} << 40;
-  std::int64_t elements = tensor.shape.empty() || tensor.shape.size() > 2 ? -1 : 1;
-  for (const std::int64_t size : tensor.shape)
-    elements = size > 0 && elements > 0 && elements <= kSizeMax / size ? elements * size : -1;
-  if (elements < 0)
+  if (!is_state_shape(tensor.shape))
     return fail(ErrorCode::kCorrupt,
                 "manifest: tensor {} has shape {}, wanted one or two positive sizes", name,
                 shape_text(tensor.shape));
@@ -128,6 +118,11 @@ result<ShardManifest> ShardManifest::from_json(std::string_view text) {
   return manifest;
 }
 
+std::vector<std::int64_t> entry_shape(std::span<const std::int64_t> whole, const Box& box) {
+  if (whole.size() == 1) return {box.rows()};
+  return {box.rows(), box.cols()};
+}
+
 std::string manifest_state(std::string_view role) { return std::string(role) + ".shards"; }
 
 std::string piece_entry(std::string_view role, const StatePiece& piece) {
@@ -192,12 +187,9 @@ result<std::vector<float>> read_tensor(const runtime::Checkpoint& checkpoint, st
                 checkpoint.folder().string(), tensor.name, shape_text(found->second.shape),
                 shape_text(tensor.shape));
   std::vector<float> values(static_cast<std::size_t>(tensor.element_count()));
-  const std::int64_t stride = whole_box(tensor.shape).cols();
   for (const ManifestPiece& piece : found->second.pieces) {
     TROUPE_TRY(const std::vector<float> part, checkpoint.tensor<float>(piece.entry));
-    for (std::int64_t row = 0; row < piece.box.rows(); ++row)
-      std::copy_n(part.begin() + row * piece.box.cols(), piece.box.cols(),
-                  values.begin() + (piece.box.row_begin + row) * stride + piece.box.col_begin);
+    copy_common(piece.box, part, whole_box(tensor.shape), values);
   }
   return values;
 }

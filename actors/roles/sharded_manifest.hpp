@@ -47,6 +47,8 @@ struct ShardManifest {
 std::string manifest_state(std::string_view role);
 /// `<role>/<tensor>@0-8,0-64`.
 std::string piece_entry(std::string_view role, const StatePiece& piece);
+/// The shape of an entry that holds `box` of a tensor of shape `whole`.
+std::vector<std::int64_t> entry_shape(std::span<const std::int64_t> whole, const reshard::Box& box);
 
 /// Adds a piece; kConflict when the tensor was given with another shape.
 result<void> add_piece(ShardManifest& manifest, std::string_view role, const StatePiece& piece);

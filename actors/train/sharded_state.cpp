@@ -49,21 +49,33 @@ result<void> check_cover(const StatePiece& target, std::span<const StatePiece* c
               shape_text(target.whole), box_text(target.box), found, target.box.elements());
 }
 
-void copy_common(const StatePiece& source, const StateTarget& target) {
-  const Box common = intersect(source.box, target.piece.box);
-  if (common.empty()) return;
-  const auto at = [](const StatePiece& piece, std::int64_t row, std::int64_t col) {
-    return (row - piece.box.row_begin) * piece.box.cols() + col - piece.box.col_begin;
-  };
-  for (std::int64_t row = common.row_begin; row < common.row_end; ++row)
-    std::copy_n(source.data.data() + at(source, row, common.col_begin), common.cols(),
-                target.data.data() + at(target.piece, row, common.col_begin));
-}
-
 }  // namespace
 
 Box whole_box(std::span<const std::int64_t> shape) {
   return {0, shape.empty() ? 1 : shape[0], 0, shape.size() > 1 ? shape[1] : 1};
+}
+
+bool is_state_shape(std::span<const std::int64_t> shape) {
+  constexpr std::int64_t kElementsMax = std::int64_t{1} << 40;
+  if (shape.empty() || shape.size() > 2) return false;
+  std::int64_t elements = 1;
+  for (const std::int64_t size : shape) {
+    if (size <= 0 || elements > kElementsMax / size) return false;
+    elements *= size;
+  }
+  return true;
+}
+
+void copy_common(const Box& source_box, std::span<const float> source, const Box& target_box,
+                 std::span<float> target) {
+  const Box common = intersect(source_box, target_box);
+  if (common.empty()) return;
+  const auto at = [&common](const Box& box, std::int64_t row) {
+    return (row - box.row_begin) * box.cols() + common.col_begin - box.col_begin;
+  };
+  for (std::int64_t row = common.row_begin; row < common.row_end; ++row)
+    std::copy_n(source.data() + at(source_box, row), common.cols(),
+                target.data() + at(target_box, row));
 }
 
 std::vector<RunBox> boxes_of(const LocalTensor& tensor, std::int64_t begin, std::int64_t count) {
@@ -123,7 +135,8 @@ result<void> fill_pieces(std::span<const StateTarget> targets, std::span<const S
   for (const StateTarget& target : targets)
     TROUPE_TRY_VOID(check_cover(target.piece, find(target.piece)));
   for (const StateTarget& target : targets)
-    for (const StatePiece* part : find(target.piece)) copy_common(*part, target);
+    for (const StatePiece* part : find(target.piece))
+      copy_common(part->box, part->data, target.piece.box, target.data);
   return {};
 }
 

@@ -43,6 +43,12 @@ std::vector<RunBox> boxes_of(const LocalTensor& tensor, std::int64_t begin, std:
 
 /// All of a tensor of this shape.
 reshard::Box whole_box(std::span<const std::int64_t> shape);
+/// One or two positive sizes, whose product is at most 2^40.
+bool is_state_shape(std::span<const std::int64_t> shape);
+
+/// Copies the numbers that both boxes have; each box is row-major and dense in its memory.
+void copy_common(const reshard::Box& source_box, std::span<const float> source,
+                 const reshard::Box& target_box, std::span<float> target);
 
 /// The pieces that view `buffer`, where each run begins at the offset that `offset` names.
 /// Tensors that another rank owns are left out when `owned` is set.
