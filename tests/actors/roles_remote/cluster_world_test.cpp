@@ -5,15 +5,13 @@
 #include "actors/data/prompt_loader.hpp"
 #include "actors/loops/columns.hpp"
 #include "actors/loops/sample_numbering.hpp"
-#include "actors/loops/synchronous.hpp"
-#include "actors/roles/group_world.hpp"
 #include "actors/roles/role_programs.hpp"
-#include "runtime/cluster/process_launcher.hpp"
 #include "runtime/cluster/rank_host.hpp"
-#include "runtime/group/cluster_job.hpp"
 #include "runtime/task/executor.hpp"
+#include "tests/support/process_job.hpp"
 #include "tests/support/test_files.hpp"
 #include "tests/support/tiny_model.hpp"
+#include "tests/support/world_steps.hpp"
 
 #include <gtest/gtest.h>
 
@@ -29,22 +27,11 @@ using runtime::Batch;
 using runtime::Column;
 using runtime::value_or_throw;
 
-/// A reward that random tokens earn in different amounts.
-RewardRegistry test_rewards() {
-  RewardRegistry rewards = default_rewards();
-  value_or_throw(rewards.add("vowels", [](const RewardInput& input) {
-    double score = 0;
-    for (const char c : input.solution) score += (c & 1) != 0 ? 0.25 : 0;
-    return score;
-  }));
-  return rewards;
-}
-
 WorldOptions world_options(const ModelConfig& model, const std::string& tokenizer_folder,
                            const WeightSet& weights) {
   WorldOptions options;
   options.devices = 2;
-  options.reward_rule = "vowels";
+  options.reward_rule = "odd";
   options.call_deadline = std::chrono::seconds(60);
   options.create_deadline = std::chrono::seconds(60);
   options.policy.model = model;
@@ -83,30 +70,13 @@ class ClusterWorldTest : public ::testing::Test {
     const ModelConfig model = testing::tiny_model(*vocabulary);
     weights_.emplace(random_weights(model, 1));
     options_ = world_options(model, folder_.path().string(), *weights_);
-    runtime::LinkOptions link;
-    link.self = {runtime::PeerRole::kController, "test"};
-    auto hub = runtime::LinkHub::open(system_, link);
-    ASSERT_TRUE(hub.has_value()) << hub.error().to_string();
-    hub_ = std::move(*hub);
-    auto launcher = runtime::ProcessLauncher::open();
-    ASSERT_TRUE(launcher.has_value()) << launcher.error().to_string();
-    launcher_ = std::move(*launcher);
-    runtime::ClusterJobOptions job;
-    job.command = {"/proc/self/exe"};
-    job.environment["OMP_NUM_THREADS"] = "1";
-    auto opened = runtime::ClusterJob::open(system_, hub_.get(), *launcher_, job);
-    ASSERT_TRUE(opened.has_value()) << opened.error().to_string();
-    job_ = std::move(*opened);
+    job_.open(system_);
   }
 
   result<std::unique_ptr<GroupWorld>> local_world() {
     return GroupWorld::create(make_local_place(system_, options_, *tokenizer_, rules_), options_);
   }
-  result<std::unique_ptr<GroupWorld>> cluster_world() {
-    ClusterPool pool;
-    pool.job = job_.get();
-    return GroupWorld::create(make_cluster_place(pool, options_), options_);
-  }
+  result<std::unique_ptr<GroupWorld>> cluster_world() { return job_.world(options_); }
 
   static Batch prompts() {
     Batch batch;
@@ -129,12 +99,10 @@ class ClusterWorldTest : public ::testing::Test {
   testing::TemporaryFolder folder_;
   std::optional<Tokenizer> tokenizer_;
   std::optional<WeightSet> weights_;
-  RewardRegistry rules_ = test_rewards();
+  RewardRegistry rules_ = testing::odd_rewards();
   WorldOptions options_;
   runtime::ActorSystem system_;
-  std::unique_ptr<runtime::LinkHub> hub_;
-  std::unique_ptr<runtime::ProcessLauncher> launcher_;
-  std::unique_ptr<runtime::ClusterJob> job_;
+  testing::ProcessJob job_;
 };
 
 runtime::task<Outcome> look(GroupWorld& world, Batch prompts, Outcome outcome) {
@@ -151,41 +119,10 @@ runtime::task<Outcome> look(GroupWorld& world, Batch prompts, Outcome outcome) {
   co_return outcome;
 }
 
-bool is_of_the_place(const std::string& name) {
-  // How bytes went differs between threads and processes; how many there were does not.
-  for (const char* way : {"local_bytes", "wire_bytes", "staging_bytes"})
-    if (name == std::string("update_weights/") + way) return true;
-  return name.starts_with("timing_s/") || name.starts_with("perf/") || name.ends_with("_s");
-}
-
 runtime::task<Outcome> train(GroupWorld& world, Batch prompts, std::int64_t first,
                              std::int64_t last) {
-  AdvantageStepOptions estimator;
-  estimator.estimator = *default_advantages().find("gae");
-  estimator.keep_returns = true;
-  AdvantageStep advantage(std::move(estimator));
-  Cast<GroupWorld> cast{.world = world,
-                        .rollout = world.rollout(),
-                        .reward = world.reward(),
-                        .policy = world.policy(),
-                        .reference = world.reference(),
-                        .critic = world.critic(),
-                        .weights = world.weights(),
-                        .advantage = advantage,
-                        .sampling = {},
-                        .group_size = 4};
-  cast.sampling.max_new_tokens = 12;
-  cast.sampling.seed = 77;
   Outcome outcome;
-  co_await world.weights().publish_present();
-  for (std::int64_t step = first; step <= last; ++step) {
-    const StepReport report = co_await synchronous_step(cast, prompts, step);
-    std::map<std::string, double> values;
-    for (const auto& [name, entry] : report.metrics) {
-      if (!is_of_the_place(name)) values[name] = entry.value().value_or(-1);
-    }
-    outcome.metrics.push_back(std::move(values));
-  }
+  outcome.metrics = co_await testing::run_steps(world, prompts, first, last);
   co_return co_await look(world, prompts, std::move(outcome));
 }
 
@@ -288,7 +225,8 @@ TEST_F(ClusterWorldTest, SaysWhichModelIsMissingOnWhichRank) {
 
 runtime::RankPrograms rank_programs_of_tests() {
   runtime::RankPrograms programs;
-  add_role_programs(programs, {.losses = default_policy_losses(), .rewards = test_rewards()});
+  add_role_programs(programs,
+                    {.losses = default_policy_losses(), .rewards = testing::odd_rewards()});
   return programs;
 }
 

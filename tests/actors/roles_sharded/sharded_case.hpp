@@ -7,11 +7,10 @@
 #include "actors/data/prompt_loader.hpp"
 #include "actors/loops/columns.hpp"
 #include "actors/loops/sample_numbering.hpp"
-#include "actors/loops/synchronous.hpp"
-#include "actors/roles/group_world.hpp"
 #include "runtime/task/executor.hpp"
 #include "tests/support/test_files.hpp"
 #include "tests/support/tiny_model.hpp"
+#include "tests/support/world_steps.hpp"
 
 #include <gtest/gtest.h>
 
@@ -26,6 +25,7 @@ namespace troupe::actors::testing {
 using runtime::Batch;
 using runtime::Column;
 using runtime::value_or_throw;
+using troupe::testing::odd_rewards;
 using troupe::testing::TemporaryFolder;
 
 /// How one run is cut.
@@ -45,17 +45,6 @@ inline std::vector<Layout> train_layouts() {
           {.name = "fsdp4", .train = {.sharding = Sharding::kFsdp}},
           {.name = "zero1", .train = {.sharding = Sharding::kZero1}},
           {.name = "tp4", .train = {.tp = 4}}};
-}
-
-/// A reward that random tokens earn in different amounts.
-inline RewardRegistry odd_rewards() {
-  RewardRegistry rewards = default_rewards();
-  value_or_throw(rewards.add("odd", [](const RewardInput& input) {
-    double score = 0;
-    for (const char c : input.solution) score += (c & 1) != 0 ? 0.25 : 0;
-    return score;
-  }));
-  return rewards;
 }
 
 /// Four heads, two kv heads (held twice with tp 4), two layers, a vocabulary that 4 does not
@@ -113,43 +102,15 @@ struct Outcome {
   std::vector<float> weights;
 };
 
-inline bool is_of_the_place(const std::string& name) {
-  for (const char* way : {"local_bytes", "wire_bytes", "staging_bytes"})
-    if (name == std::string("update_weights/") + way) return true;
-  return name.starts_with("timing_s/") || name.starts_with("perf/") || name.ends_with("_s");
-}
-
 /// GRPO, or PPO when the world has a critic.
 inline runtime::task<Outcome> sharded_run(GroupWorld& world, std::int64_t first,
                                           std::int64_t last) {
-  AdvantageStepOptions estimator;
-  estimator.estimator = *default_advantages().find(world.critic() == nullptr ? "grpo" : "gae");
-  estimator.keep_returns = world.critic() != nullptr;
-  AdvantageStep advantage(std::move(estimator));
-  Cast<GroupWorld> cast{.world = world,
-                        .rollout = world.rollout(),
-                        .reward = world.reward(),
-                        .policy = world.policy(),
-                        .reference = world.reference(),
-                        .critic = world.critic(),
-                        .weights = world.weights(),
-                        .advantage = advantage,
-                        .sampling = {},
-                        .group_size = 4};
-  cast.sampling.max_new_tokens = 12;
-  cast.sampling.seed = 77;
   const Batch prompts = sharded_prompts();
   Outcome outcome;
-  co_await world.weights().publish_present();
-  for (std::int64_t step = first; step <= last; ++step) {
-    const StepReport report = co_await synchronous_step(cast, prompts, step);
-    std::map<std::string, double> values;
-    for (const auto& [name, entry] : report.metrics) {
-      if (!is_of_the_place(name)) values[name] = entry.value().value_or(-1);
-    }
-    outcome.metrics.push_back(std::move(values));
-  }
-  SamplingOptions sampling = cast.sampling;
+  outcome.metrics = co_await troupe::testing::run_steps(world, prompts, first, last);
+  SamplingOptions sampling;
+  sampling.max_new_tokens = 12;
+  sampling.seed = 77;
   Batch numbered = value_or_throw(number_samples(prompts, 2));
   Batch batch = co_await world.rollout().generate(std::move(numbered), std::move(sampling));
   batch = value_or_throw(batch.resolve());

@@ -4,10 +4,9 @@
 // processes are children of this binary.
 
 #include "actors/roles/role_programs.hpp"
-#include "runtime/cluster/process_launcher.hpp"
 #include "runtime/cluster/rank_host.hpp"
-#include "runtime/group/cluster_job.hpp"
 #include "tests/actors/roles_sharded/sharded_case.hpp"
+#include "tests/support/process_job.hpp"
 
 #include <dirent.h>
 #include <signal.h>
@@ -30,31 +29,14 @@ class ShardedClusterTest : public ShardedCase {
  protected:
   void SetUp() override {
     ShardedCase::SetUp();
-    runtime::LinkOptions link;
-    link.self = {runtime::PeerRole::kController, "test"};
-    auto hub = runtime::LinkHub::open(system_, link);
-    ASSERT_TRUE(hub.has_value()) << hub.error().to_string();
-    hub_ = std::move(*hub);
-    auto launcher = runtime::ProcessLauncher::open();
-    ASSERT_TRUE(launcher.has_value()) << launcher.error().to_string();
-    launcher_ = std::move(*launcher);
-    runtime::ClusterJobOptions job;
-    job.command = {"/proc/self/exe"};
-    job.environment["OMP_NUM_THREADS"] = "1";
-    auto opened = runtime::ClusterJob::open(system_, hub_.get(), *launcher_, job);
-    ASSERT_TRUE(opened.has_value()) << opened.error().to_string();
-    job_ = std::move(*opened);
+    job_.open(system_);
   }
 
   result<std::unique_ptr<GroupWorld>> cluster_world(const WorldOptions& options) {
-    ClusterPool pool;
-    pool.job = job_.get();
-    return GroupWorld::create(make_cluster_place(pool, options), options);
+    return job_.world(options);
   }
 
-  std::unique_ptr<runtime::LinkHub> hub_;
-  std::unique_ptr<runtime::ProcessLauncher> launcher_;
-  std::unique_ptr<runtime::ClusterJob> job_;
+  troupe::testing::ProcessJob job_;
 };
 
 TEST_F(ShardedClusterTest, GivesTheBitsOfOneProcessOnEveryKindOfLayout) {

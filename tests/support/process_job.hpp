@@ -1,0 +1,49 @@
+#pragma once
+
+// A cluster job whose rank processes are children that run this test binary.
+// **Threads:** one.
+
+#include "actors/roles/group_world.hpp"
+#include "runtime/cluster/process_launcher.hpp"
+#include "runtime/group/cluster_job.hpp"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <utility>
+
+namespace troupe::testing {
+
+class ProcessJob {
+ public:
+  /// Call within ASSERT_NO_FATAL_FAILURE, or last in `SetUp`.
+  void open(runtime::ActorSystem& system) {
+    runtime::LinkOptions link;
+    link.self = {runtime::PeerRole::kController, "test"};
+    auto hub = runtime::LinkHub::open(system, link);
+    ASSERT_TRUE(hub.has_value()) << hub.error().to_string();
+    hub_ = std::move(*hub);
+    auto launcher = runtime::ProcessLauncher::open();
+    ASSERT_TRUE(launcher.has_value()) << launcher.error().to_string();
+    launcher_ = std::move(*launcher);
+    runtime::ClusterJobOptions options;
+    options.command = {"/proc/self/exe"};
+    options.environment["OMP_NUM_THREADS"] = "1";
+    auto opened = runtime::ClusterJob::open(system, hub_.get(), *launcher_, options);
+    ASSERT_TRUE(opened.has_value()) << opened.error().to_string();
+    job_ = std::move(*opened);
+  }
+
+  result<std::unique_ptr<actors::GroupWorld>> world(const actors::WorldOptions& options) {
+    actors::ClusterPool pool;
+    pool.job = job_.get();
+    return actors::GroupWorld::create(actors::make_cluster_place(pool, options), options);
+  }
+
+ private:
+  std::unique_ptr<runtime::LinkHub> hub_;
+  std::unique_ptr<runtime::ProcessLauncher> launcher_;
+  std::unique_ptr<runtime::ClusterJob> job_;
+};
+
+}  // namespace troupe::testing
