@@ -13,11 +13,8 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::tensor_list;
 
+using torch_compat::maybe;
 using torch_compat::MaybeTensor;
-
-MaybeTensor maybe(const at::Tensor& tensor) {
-  return tensor.defined() ? MaybeTensor(tensor) : MaybeTensor();
-}
 
 const float* data_of(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.data_ptr<float>() : nullptr;

@@ -15,11 +15,8 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::tensor_list;
+using torch_compat::maybe;
 using torch_compat::MaybeTensor;
-
-MaybeTensor maybe(const at::Tensor& tensor) {
-  return tensor.defined() ? MaybeTensor(tensor) : MaybeTensor();
-}
 
 // Autograd's context carries integers, not our pointers.
 std::int64_t pack(const TensorGroup& group) {

@@ -23,6 +23,11 @@ using MaybeTensor = c10::optional<at::Tensor>;
 using MaybeTensor = std::optional<at::Tensor>;
 #endif
 
+/// Absent when `tensor` is undefined.
+inline MaybeTensor maybe(const at::Tensor& tensor) {
+  return tensor.defined() ? MaybeTensor(tensor) : MaybeTensor();
+}
+
 template <class Class, class Total>
 Total total_argument(void (Class::*)(void*, std::int64_t, Total, Total, c10::Device));
 

@@ -4,8 +4,11 @@
 // **Threads:** one.
 
 #include "actors/roles/group_world.hpp"
+#include "actors/roles/role_programs.hpp"
 #include "runtime/cluster/process_launcher.hpp"
+#include "runtime/cluster/rank_host.hpp"
 #include "runtime/group/cluster_job.hpp"
+#include "tests/support/world_steps.hpp"
 
 #include <gtest/gtest.h>
 
@@ -13,6 +16,16 @@
 #include <utility>
 
 namespace troupe::testing {
+
+/// The whole `main` of a test binary that is its own rank process, with the roles over rule `odd`.
+inline int run_as_rank_or_tests(int count, char** words) {
+  runtime::RankPrograms programs;
+  actors::add_role_programs(programs,
+                            {.losses = actors::default_policy_losses(), .rewards = odd_rewards()});
+  if (const auto code = runtime::maybe_run_rank(programs)) return *code;
+  ::testing::InitGoogleTest(&count, words);
+  return RUN_ALL_TESTS();
+}
 
 class ProcessJob {
  public:

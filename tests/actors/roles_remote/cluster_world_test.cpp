@@ -5,8 +5,6 @@
 #include "actors/data/prompt_loader.hpp"
 #include "actors/loops/columns.hpp"
 #include "actors/loops/sample_numbering.hpp"
-#include "actors/roles/role_programs.hpp"
-#include "runtime/cluster/rank_host.hpp"
 #include "runtime/task/executor.hpp"
 #include "tests/support/process_job.hpp"
 #include "tests/support/test_files.hpp"
@@ -223,18 +221,6 @@ TEST_F(ClusterWorldTest, SaysWhichModelIsMissingOnWhichRank) {
 
 }  // namespace
 
-runtime::RankPrograms rank_programs_of_tests() {
-  runtime::RankPrograms programs;
-  add_role_programs(programs,
-                    {.losses = default_policy_losses(), .rewards = testing::odd_rewards()});
-  return programs;
-}
-
 }  // namespace troupe::actors
 
-int main(int count, char** words) {
-  const troupe::runtime::RankPrograms programs = troupe::actors::rank_programs_of_tests();
-  if (const auto code = troupe::runtime::maybe_run_rank(programs)) return *code;
-  ::testing::InitGoogleTest(&count, words);
-  return RUN_ALL_TESTS();
-}
+int main(int count, char** words) { return troupe::testing::run_as_rank_or_tests(count, words); }

@@ -3,8 +3,6 @@
 // one error that names it, while the targets go on serving the version that they had. Rank
 // processes are children of this binary.
 
-#include "actors/roles/role_programs.hpp"
-#include "runtime/cluster/rank_host.hpp"
 #include "tests/actors/roles_sharded/sharded_case.hpp"
 #include "tests/support/process_job.hpp"
 
@@ -144,18 +142,6 @@ TEST_F(ShardedClusterTest, NoticesARankThatIsKilledWhileWeightsArePublished) {
 
 }  // namespace
 
-runtime::RankPrograms rank_programs_of_tests() {
-  runtime::RankPrograms programs;
-  add_role_programs(programs,
-                    {.losses = default_policy_losses(), .rewards = testing::odd_rewards()});
-  return programs;
-}
-
 }  // namespace troupe::actors
 
-int main(int count, char** words) {
-  const troupe::runtime::RankPrograms programs = troupe::actors::rank_programs_of_tests();
-  if (const auto code = troupe::runtime::maybe_run_rank(programs)) return *code;
-  ::testing::InitGoogleTest(&count, words);
-  return RUN_ALL_TESTS();
-}
+int main(int count, char** words) { return troupe::testing::run_as_rank_or_tests(count, words); }
