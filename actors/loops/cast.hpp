@@ -6,6 +6,8 @@
 // **Threads:** controller's thread.
 
 #include "actors/loops/advantage_step.hpp"
+#include "actors/loops/correction_step.hpp"
+#include "actors/loops/environment_role.hpp"
 #include "actors/loops/world.hpp"
 #include "runtime/batch/column_ref.hpp"
 
@@ -23,10 +25,11 @@ struct Cast {
   typename W::Critic* critic = nullptr;        ///< absent: the estimator needs no values
   typename W::Weights& weights;
   AdvantageStep& advantage;
-  SamplingOptions sampling;              ///< of training samples; its seed is the run's
-  std::int64_t group_size = 1;           ///< G, samples per prompt
-  std::int64_t critic_warmup_steps = 0;  ///< steps that update only the critic
-  runtime::PullMeter* meter = nullptr;   ///< counts what the controller reads
+  SamplingOptions sampling;                    ///< of training samples; its seed is the run's
+  std::int64_t group_size = 1;                 ///< G, samples per prompt
+  std::int64_t critic_warmup_steps = 0;        ///< steps that update only the critic
+  runtime::PullMeter* meter = nullptr;         ///< counts what the controller reads
+  const CorrectionStep* correction = nullptr;  ///< absent: data is taken as on-policy
 };
 
 }  // namespace troupe::actors

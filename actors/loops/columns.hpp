@@ -16,12 +16,16 @@ inline constexpr std::string_view kResponses = "responses";         ///< jagged 
 inline constexpr std::string_view kResponseMask = "response_mask";  ///< jagged u8, 1 = sampled
 /// jagged f32: log-probs of the untruncated distribution at the sampling temperature
 inline constexpr std::string_view kRolloutLogProbs = "rollout_log_probs";
+/// jagged f32: of the distribution that was drawn from; only where sampling truncates (`learn` puts
+/// it in place of rollout_log_probs where ratios are of that distribution)
+inline constexpr std::string_view kProcessedLogProbs = "rollout_processed_log_probs";
 inline constexpr std::string_view kVersions = "weight_versions";        ///< jagged i64 per token
 inline constexpr std::string_view kStopReason = "stop_reason";          ///< text
 inline constexpr std::string_view kScores = "scores";                   ///< f32, one a sample
 inline constexpr std::string_view kAccuracy = "acc";                    ///< f32, 0 or 1 where known
 inline constexpr std::string_view kAnswers = "answers";                 ///< text the rule read
-inline constexpr std::string_view kOldLogProbs = "old_log_probs";       ///< jagged f32
+inline constexpr std::string_view kOldLogProbs = "old_log_probs";       ///< jagged f32, proximal
+inline constexpr std::string_view kRolloutWeights = "rollout_weights";  ///< jagged f32, ≥ 0
 inline constexpr std::string_view kReferenceLogProbs = "ref_log_prob";  ///< jagged f32
 inline constexpr std::string_view kValues = "values";                   ///< jagged f32
 inline constexpr std::string_view kBaselineScores = "baseline_scores";  ///< f32, greedy sample
