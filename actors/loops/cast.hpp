@@ -8,6 +8,7 @@
 #include "actors/loops/advantage_step.hpp"
 #include "actors/loops/correction_step.hpp"
 #include "actors/loops/environment_role.hpp"
+#include "actors/loops/streaming.hpp"
 #include "actors/loops/world.hpp"
 #include "runtime/batch/column_ref.hpp"
 

@@ -8,24 +8,13 @@
 // **Invariants:** the policy that generated equals the policy that is updated (bound 0): weights
 // are published before the step ends.
 
-#include "actors/data/prompt_loader.hpp"
-#include "actors/loops/cast.hpp"
-#include "actors/loops/columns.hpp"
-#include "actors/loops/sample_numbering.hpp"
-#include "actors/loops/step_report.hpp"
-#include "runtime/base/rng.hpp"
+#include "actors/loops/learn.hpp"
 
-#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <utility>
 
 namespace troupe::actors {
-
-/// The sampling seed of a step: every step draws anew, also for a prompt that comes again.
-inline std::uint64_t step_seed(std::uint64_t run_seed, std::int64_t step) {
-  return mix_seed(run_seed, static_cast<std::uint64_t>(step));
-}
 
 /// Scores of one greedy sample per prompt, repeated over the group: ReMax's baseline.
 template <World W>
@@ -57,47 +46,15 @@ runtime::task<StepReport> synchronous_step(Cast<W>& cast, runtime::Batch prompts
     runtime::Column baseline = co_await timer.timed("gen", greedy_baseline(cast, prompts));
     runtime::value_or_throw(batch.set(std::string(column::kBaselineScores), baseline));
   }
-  const bool learns = step > cast.critic_warmup_steps;
-  co_await timer.timed("sleep", cast.rollout.sleep(learns));  // its memory is the trainer's now
-  runtime::Batch old = co_await timer.timed("old_log_prob", cast.policy.log_probs(batch));
-  runtime::value_or_throw(batch.merge(old));  // under the trainer: keeps the ratio self-consistent
-  if (cast.reference != nullptr) {
-    runtime::Batch reference = co_await timer.timed("ref", cast.reference->log_probs(batch));
-    runtime::value_or_throw(batch.merge(reference));
-  }
-  if (cast.critic != nullptr) {
-    runtime::Batch values = co_await timer.timed("values", cast.critic->values(batch));
-    runtime::value_or_throw(batch.merge(values));
-  }
-
-  const TimePoint advantage_begin = cast.world.clock().now();
-  runtime::Batch advantages = runtime::value_or_throw(cast.advantage(batch, cast.meter));
-  runtime::value_or_throw(batch.merge(advantages));
-  runtime::Metrics lengths = runtime::value_or_throw(length_metrics(batch, cast.meter));
-  timer.add("adv", advantage_begin);
-  // What this step made the controller hold to know where columns are; the data set's own tables,
-  // which `prompts` shares with every step, were there before.
-  const std::int64_t held =
-      runtime::held_bytes(batch).metadata - runtime::held_bytes(prompts).metadata;
-  report.metrics.add(
-      "perf/controller_metadata_bytes_per_row",
-      static_cast<double>(held) / static_cast<double>(std::max<std::int64_t>(batch.rows(), 1)),
-      runtime::Reduction::kLast);
-
-  if (cast.critic != nullptr) {
-    runtime::Metrics learned = co_await timer.timed("update_critic", cast.critic->update(batch));
-    runtime::value_or_throw(report.metrics.merge(learned));
-  }
-  if (learns) {
-    runtime::Metrics learned = co_await timer.timed("update_actor", cast.policy.update(batch));
-    runtime::value_or_throw(report.metrics.merge(learned));
+  const bool publishes = learns(cast, step);
+  co_await timer.timed("sleep", cast.rollout.sleep(publishes));  // its memory is the trainer's now
+  co_await learn(cast, std::move(batch), prompts, step, report, timer);
+  if (publishes) {
     // reshard: training layout -> rollout layout; wakes weights before and the KV cache after
     runtime::Metrics moved = co_await timer.timed("update_weights", cast.weights.publish());
     runtime::value_or_throw(report.metrics.merge(moved));
   }
   timer.add("step", begin);
-  runtime::value_or_throw(report.metrics.merge(batch.metrics()));
-  runtime::value_or_throw(report.metrics.merge(lengths));
   co_return report;
 }
 

@@ -1,0 +1,94 @@
+#pragma once
+
+// What every loop does with scored samples: evaluate, advantages, updates.
+//
+// `learn` is the whole of it for a batch that is there at once; `evaluate` is its first half, for
+// loops that update part by part.
+// **Threads:** controller's thread.
+// **Invariants:** metrics of the batch are in the report once; nothing is published here.
+
+#include "actors/data/prompt_loader.hpp"
+#include "actors/loops/cast.hpp"
+#include "actors/loops/columns.hpp"
+#include "actors/loops/sample_numbering.hpp"
+#include "actors/loops/step_report.hpp"
+#include "runtime/base/rng.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+namespace troupe::actors {
+
+/// The sampling seed of a step: every step draws anew, also for a prompt that comes again.
+inline std::uint64_t step_seed(std::uint64_t run_seed, std::int64_t step) {
+  return mix_seed(run_seed, static_cast<std::uint64_t>(step));
+}
+
+/// Whether this step updates the policy, or warms the critic up only.
+template <World W>
+bool learns(const Cast<W>& cast, std::int64_t step) {
+  return step > cast.critic_warmup_steps;
+}
+
+/// `batch` [B·G rows: prompts, responses, scores] with what the updates need besides: log-probs
+/// under the trainer, the reference's and the critic's columns, advantages. `prompts` is what the
+/// controller held before. Throws `Failure`.
+template <World W>
+runtime::task<runtime::Batch> evaluate(Cast<W>& cast, runtime::Batch batch,
+                                       const runtime::Batch& prompts, StepReport& report,
+                                       StepTimer& timer) {
+  if (cast.correction != nullptr) runtime::value_or_throw(cast.correction->begin(batch));
+  if (!batch.has(column::kOldLogProbs)) {
+    runtime::Batch old = co_await timer.timed("old_log_prob", cast.policy.log_probs(batch));
+    runtime::value_or_throw(batch.merge(old));  // under the trainer: keeps the ratio consistent
+  }
+  if (cast.reference != nullptr) {
+    runtime::Batch reference = co_await timer.timed("ref", cast.reference->log_probs(batch));
+    runtime::value_or_throw(batch.merge(reference));
+  }
+  if (cast.critic != nullptr) {
+    runtime::Batch values = co_await timer.timed("values", cast.critic->values(batch));
+    runtime::value_or_throw(batch.merge(values));
+  }
+
+  const TimePoint advantage_begin = cast.world.clock().now();
+  runtime::Batch advantages = runtime::value_or_throw(cast.advantage(batch, cast.meter));
+  runtime::value_or_throw(batch.merge(advantages));
+  if (cast.correction != nullptr) {
+    runtime::Batch weights = runtime::value_or_throw(cast.correction->weights(batch, cast.meter));
+    runtime::value_or_throw(batch.merge(weights));
+  }
+  runtime::Metrics lengths = runtime::value_or_throw(length_metrics(batch, cast.meter));
+  timer.add("adv", advantage_begin);
+  runtime::value_or_throw(report.metrics.merge(batch.metrics()));
+  runtime::value_or_throw(report.metrics.merge(lengths));
+  // What this step made the controller hold to know where columns are; the data set's own tables,
+  // which `prompts` shares with every step, were there before.
+  const std::int64_t held =
+      runtime::held_bytes(batch).metadata - runtime::held_bytes(prompts).metadata;
+  report.metrics.add(
+      "perf/controller_metadata_bytes_per_row",
+      static_cast<double>(held) / static_cast<double>(std::max<std::int64_t>(batch.rows(), 1)),
+      runtime::Reduction::kLast);
+  co_return batch;
+}
+
+/// Evaluates and updates critic and policy. Throws `Failure`.
+template <World W>
+runtime::task<void> learn(Cast<W>& cast, runtime::Batch batch, const runtime::Batch& prompts,
+                          std::int64_t step, StepReport& report, StepTimer& timer) {
+  batch = co_await evaluate(cast, std::move(batch), prompts, report, timer);
+  if (cast.critic != nullptr) {
+    runtime::Metrics learned = co_await timer.timed("update_critic", cast.critic->update(batch));
+    runtime::value_or_throw(report.metrics.merge(learned));
+  }
+  if (learns(cast, step)) {
+    runtime::Metrics learned = co_await timer.timed("update_actor", cast.policy.update(batch));
+    runtime::value_or_throw(report.metrics.merge(learned));
+  }
+  finish_correction(report.metrics);
+}
+
+}  // namespace troupe::actors
