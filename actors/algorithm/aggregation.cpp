@@ -35,37 +35,38 @@ result<LossAggregation> loss_aggregation_from_name(std::string_view name) {
               name);
 }
 
+result<double> deferred_scale(LossAggregation mode, const TokenCounts& global,
+                              double scale_factor) {
+  const auto sequences = static_cast<double>(global.sequences);
+  switch (mode) {
+    case LossAggregation::kTokenMean:
+      return inverse(static_cast<double>(global.tokens));
+    case LossAggregation::kTokenSum:
+      return 1.0;
+    case LossAggregation::kSeqMeanTokenSum:
+    case LossAggregation::kSeqMeanTokenMean:
+      return inverse(sequences);
+    case LossAggregation::kSeqMeanTokenSumNorm:
+      if (scale_factor > 0) return inverse(sequences * scale_factor);
+      return fail(ErrorCode::kConfig, "seq-mean-token-sum-norm: scale factor is {}, wanted > 0",
+                  scale_factor);
+  }
+  return fail(ErrorCode::kConfig, "loss_agg_mode: unknown mode {}", static_cast<int>(mode));
+}
+
 result<TokenWeights> TokenWeights::make(const TokenBatchView& batch, LossAggregation mode,
                                         const LossNormaliser& normaliser) {
-  const TokenCounts local = count_tokens(batch);
   const TokenCounts& global = normaliser.global;
+  TROUPE_TRY(const double scale, deferred_scale(mode, global, normaliser.scale_factor));
+  TokenWeights weights;
+  weights.per_token_ = normaliser.deferred ? 1.0 : scale;
+  weights.divide_by_length_ = mode == LossAggregation::kSeqMeanTokenMean;
+  if (normaliser.deferred) return weights;
+  const TokenCounts local = count_tokens(batch);
   if (global.tokens < local.tokens || global.sequences < local.sequences)
     return fail(ErrorCode::kInvalidArgument,
                 "normaliser: {} tokens in {} sequences globally, but this part has {} in {}",
                 global.tokens, global.sequences, local.tokens, local.sequences);
-  TokenWeights weights;
-  const auto sequences = static_cast<double>(global.sequences);
-  switch (mode) {
-    case LossAggregation::kTokenMean:
-      weights.per_token_ = inverse(static_cast<double>(global.tokens));
-      break;
-    case LossAggregation::kTokenSum:
-      weights.per_token_ = 1.0;
-      break;
-    case LossAggregation::kSeqMeanTokenSum:
-      weights.per_token_ = inverse(sequences);
-      break;
-    case LossAggregation::kSeqMeanTokenSumNorm:
-      if (!(normaliser.scale_factor > 0))
-        return fail(ErrorCode::kConfig, "seq-mean-token-sum-norm: scale factor is {}, wanted > 0",
-                    normaliser.scale_factor);
-      weights.per_token_ = inverse(sequences * normaliser.scale_factor);
-      break;
-    case LossAggregation::kSeqMeanTokenMean:
-      weights.per_token_ = inverse(sequences);
-      weights.divide_by_length_ = true;
-      break;
-  }
   return weights;
 }
 

@@ -38,7 +38,14 @@ result<LossAggregation> loss_aggregation_from_name(std::string_view name);
 struct LossNormaliser {
   TokenCounts global;       ///< true counts over micro-batches and data-parallel ranks
   double scale_factor = 0;  ///< > 0 for kSeqMeanTokenSumNorm, e.g. the longest response allowed
+  /// The mini-batch is not complete yet: nothing is divided by its counts, and `global` is unread.
+  /// Losses and gradients times `deferred_scale` are what the true counts would have given.
+  bool deferred = false;
 };
+
+/// What sums that were made with `LossNormaliser::deferred` are to be multiplied by, once the
+/// counts of the whole mini-batch are known. kConfig when scale_factor is missing.
+result<double> deferred_scale(LossAggregation mode, const TokenCounts& global, double scale_factor);
 
 /// Weight of each token of `sequence` under `mode`; 0 when it has no unmasked token.
 /// Errors: kInvalidArgument when the global counts are below the local ones, kConfig when

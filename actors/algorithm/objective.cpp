@@ -32,14 +32,14 @@ result<PolicyObjectiveOutput> policy_objective(const PolicyLoss& loss,
   TROUPE_TRY(PolicyLossOutput policy, loss.apply(input.loss, options.loss));
   const LossAggregation mode = options.loss.aggregation.value_or(loss.default_aggregation);
   const LossNormaliser& normaliser = input.loss.normaliser;
-  const double share = part_share(count_tokens(batch), normaliser.global);
+  const TokenCounts local = count_tokens(batch);
   PolicyObjectiveOutput output{.loss = policy.loss,
                                .log_prob_gradient = std::move(policy.gradient),
                                .entropy_gradient = {},
                                .metrics = std::move(policy.metrics)};
   if (!input.entropy.empty()) {
     TROUPE_TRY(TokenLoss entropy, aggregate(batch, input.entropy, mode, normaliser));
-    output.metrics.add("actor/entropy", entropy.value, share);
+    add_aggregate("actor/entropy", entropy.value, local, normaliser, output.metrics);
     if (options.entropy_coefficient != 0) {
       output.loss -= options.entropy_coefficient * entropy.value;
       for (float& slope : entropy.gradient)
@@ -50,14 +50,14 @@ result<PolicyObjectiveOutput> policy_objective(const PolicyLoss& loss,
   if (!input.reference_log_probs.empty()) {
     TROUPE_TRY(const TokenLoss kl, kl_loss(batch, input.loss.log_probs, input.reference_log_probs,
                                            options.kl, mode, normaliser));
-    output.metrics.add("actor/kl_loss", kl.value, share);
+    add_aggregate("actor/kl_loss", kl.value, local, normaliser, output.metrics);
     if (options.kl_coefficient != 0) {
       output.loss += options.kl_coefficient * kl.value;
       for (std::size_t t = 0; t < kl.gradient.size(); ++t)
         output.log_prob_gradient[t] += static_cast<float>(options.kl_coefficient * kl.gradient[t]);
     }
   }
-  output.metrics.add("actor/loss", output.loss, share);
+  add_aggregate("actor/loss", output.loss, local, normaliser, output.metrics);
   return output;
 }
 

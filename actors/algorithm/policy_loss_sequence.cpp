@@ -104,7 +104,7 @@ result<PolicyLossOutput> geo_mean_loss(const PolicyLossInput& input,
                           .clipped_lower = held.clipped && token.advantage < 0});
     }
   }
-  metrics.write(count_tokens(batch), input.normaliser.global, output.loss, true, output.metrics);
+  metrics.write(count_tokens(batch), input.normaliser, output.loss, true, output.metrics);
   return output;
 }
 

@@ -91,15 +91,21 @@ void PolicyMetrics::add(const PolicyToken& token, const PolicyTerm& term) {
   kl_ -= token.log_ratio;
 }
 
-double part_share(const TokenCounts& local, const TokenCounts& global) {
-  if (global.tokens == 0) return 0;
-  return static_cast<double>(local.tokens) / static_cast<double>(global.tokens);
+void add_aggregate(std::string_view name, double value, const TokenCounts& local,
+                   const LossNormaliser& normaliser, WeightedSums& metrics) {
+  const auto tokens = static_cast<double>(local.tokens);
+  if (normaliser.deferred)
+    metrics.add_deferred(name, value, tokens);
+  else
+    metrics.add(
+        name, value,
+        normaliser.global.tokens == 0 ? 0 : tokens / static_cast<double>(normaliser.global.tokens));
 }
 
-void PolicyMetrics::write(const TokenCounts& local, const TokenCounts& global, double loss,
+void PolicyMetrics::write(const TokenCounts& local, const LossNormaliser& normaliser, double loss,
                           bool with_kl, WeightedSums& metrics) const {
   const auto tokens = static_cast<double>(local.tokens);
-  metrics.add("actor/pg_loss", loss, part_share(local, global));
+  add_aggregate("actor/pg_loss", loss, local, normaliser, metrics);
   metrics.add("actor/pg_clipfrac", clipped_, tokens);
   metrics.add("actor/pg_clipfrac_lower", clipped_lower_, tokens);
   if (with_kl) metrics.add("actor/ppo_kl", kl_, tokens);

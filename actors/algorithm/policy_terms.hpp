@@ -49,8 +49,8 @@ PolicyTerm clipped_term(double advantage, double ratio, double ratio_slope,
 class PolicyMetrics {
  public:
   void add(const PolicyToken& token, const PolicyTerm& term);
-  /// Writes actor/… for a part with `local` of the `global` counts and loss `loss`.
-  void write(const TokenCounts& local, const TokenCounts& global, double loss, bool with_kl,
+  /// Writes actor/… for a part with `local` of the mini-batch's counts and loss `loss`.
+  void write(const TokenCounts& local, const LossNormaliser& normaliser, double loss, bool with_kl,
              WeightedSums& metrics) const;
 
  private:
@@ -59,8 +59,10 @@ class PolicyMetrics {
   double kl_ = 0;
 };
 
-/// Share of this part in the mini-batch, so that shares of all parts add up to 1.
-double part_share(const TokenCounts& local, const TokenCounts& global);
+/// Adds an aggregate of a part of the mini-batch, weighted with the part's share of its tokens, so
+/// that the weights of all parts add up to 1 (deferred: once they are settled).
+void add_aggregate(std::string_view name, double value, const TokenCounts& local,
+                   const LossNormaliser& normaliser, WeightedSums& metrics);
 
 /// loss = Σ w_t · rollout weight · term(token).value, with its gradient and metrics.
 template <class Term>
@@ -87,8 +89,8 @@ result<PolicyLossOutput> sum_terms(const PolicyLossInput& input, const PolicyLos
       metrics.add(token, result);
     }
   }
-  metrics.write(count_tokens(batch), input.normaliser.global, output.loss,
-                !input.old_log_probs.empty(), output.metrics);
+  metrics.write(count_tokens(batch), input.normaliser, output.loss, !input.old_log_probs.empty(),
+                output.metrics);
   return output;
 }
 

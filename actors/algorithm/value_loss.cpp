@@ -67,8 +67,7 @@ result<ValueLossOutput> value_loss(const ValueLossInput& input, const ValueLossO
   }
   const TokenCounts local = count_tokens(batch);
   const auto tokens = static_cast<double>(local.tokens);
-  output.metrics.add("critic/vf_loss", output.loss.value,
-                     part_share(local, input.normaliser.global));
+  add_aggregate("critic/vf_loss", output.loss.value, local, input.normaliser, output.metrics);
   output.metrics.add("critic/vf_clipfrac", clipped, tokens);
   output.metrics.add("critic/vpred_mean", predicted, tokens);
   return output;

@@ -1,5 +1,7 @@
 #include "actors/algorithm/weighted_sums.hpp"
 
+#include <utility>
+
 namespace troupe::actors {
 
 void WeightedSums::add(std::string_view name, double sum, double weight) {
@@ -10,8 +12,26 @@ void WeightedSums::add(std::string_view name, double sum, double weight) {
   position->second.weight += weight;
 }
 
+void WeightedSums::add_deferred(std::string_view name, double sum, double weight) {
+  add(name, sum, weight);
+  entries_.find(name)->second.deferred = true;
+}
+
+void WeightedSums::settle(double scale, double tokens) {
+  for (auto& [name, entry] : entries_) {
+    if (!std::exchange(entry.deferred, false)) continue;
+    entry.sum *= scale;
+    entry.weight = tokens > 0 ? entry.weight / tokens : 0;
+  }
+}
+
 void WeightedSums::merge(const WeightedSums& other) {
-  for (const auto& [name, entry] : other.entries_) add(name, entry.sum, entry.weight);
+  for (const auto& [name, entry] : other.entries_) {
+    if (entry.deferred)
+      add_deferred(name, entry.sum, entry.weight);
+    else
+      add(name, entry.sum, entry.weight);
+  }
 }
 
 std::optional<double> WeightedSums::mean(std::string_view name) const {

@@ -17,6 +17,7 @@ namespace troupe::actors {
 struct WeightedSum {
   double sum = 0;
   double weight = 0;
+  bool deferred = false;  ///< still to be divided by the counts of the mini-batch
   bool operator==(const WeightedSum&) const = default;
 };
 
@@ -24,6 +25,12 @@ class WeightedSums {
  public:
   /// Adds to `name`, which starts at (0, 0).
   void add(std::string_view name, double sum, double weight);
+  /// The same for an aggregate of a mini-batch whose counts are not known: until `settle`, `weight`
+  /// is the part's tokens. Mixes with no `add` under the same name.
+  void add_deferred(std::string_view name, double sum, double weight);
+  /// Makes the deferred entries what they would have been: sums times `scale`, weights divided by
+  /// the `tokens` of the mini-batch (0 where it has none).
+  void settle(double scale, double tokens);
   /// Adds every entry of `other`.
   void merge(const WeightedSums& other);
   /// sum / weight; empty when unknown or without weight.
