@@ -11,6 +11,9 @@ namespace troupe::reshard {
 
 namespace {
 
+/// As long as targets give up before the coordinator does.
+constexpr Duration kHoldMost = std::chrono::seconds(2);
+
 /// The first of them by name.
 std::string names_of(const std::set<Member>& members) {
   constexpr std::size_t kNamed = 16;
@@ -70,7 +73,7 @@ void CoordinatorCore::command(const Member& to, Effects& effects) {
     case State::kReceiving:
       command.kind = CommandKind::kReceive;
       // Targets give up first: they know whose bytes are missing.
-      command.within -= std::min<Duration>(command.within / 4, std::chrono::seconds(2));
+      command.within -= std::min<Duration>(command.within / 4, kHoldMost);
       for (const auto& [member, address] : addresses_) command.members.push_back({member, address});
       break;
     case State::kCommitting:
@@ -113,6 +116,10 @@ void CoordinatorCore::on_reply(const Reply& reply, TimePoint now, Effects& effec
                     .message = fmt::format("{}: failed without a reason", member_text(reply.from)),
                     .origin = {},
                     .causes = {}};
+    if (state_ == State::kReceiving && reply.waited_for) {
+      held_[reply.from] = {*reply.waited_for, std::move(cause), now + kHoldMost};
+      return settle(now, effects);
+    }
     return fail_with(std::move(cause), now, effects);
   }
   const bool fits = (state_ == State::kBeginning && reply.kind == ReplyKind::kReady) ||
@@ -126,7 +133,22 @@ void CoordinatorCore::on_reply(const Reply& reply, TimePoint now, Effects& effec
   if (state_ == State::kCommitting && reply.from.side == Side::kTarget)
     outcome_.committed.insert(reply.from);
   waiting_.erase(reply.from);
+  if (!held_.empty()) return settle(now, effects);
   advance(now, effects);
+}
+
+void CoordinatorCore::settle(TimePoint now, Effects& effects) {
+  for (const auto& [member, held] : held_) {
+    // From one who waited to whom it waited for, and so on; at most once around.
+    const Held* last = &held;
+    for (std::size_t steps = 0; steps < held_.size(); ++steps) {
+      const auto next = held_.find(last->waited_for);
+      if (next == held_.end()) break;
+      last = &next->second;
+    }
+    if (waiting_.count(last->waited_for) == 0 || now >= held.until)
+      return fail_with(Error(last->error), now, effects);
+  }
 }
 
 void CoordinatorCore::on_lost(const MemberLost& lost, TimePoint now, Effects& effects) {
@@ -143,6 +165,7 @@ void CoordinatorCore::on_lost(const MemberLost& lost, TimePoint now, Effects& ef
 
 void CoordinatorCore::fail_with(Error error, TimePoint now, Effects& effects) {
   if (!error_) error_ = std::move(error);
+  held_.clear();
   if (state_ == State::kBeginning || state_ == State::kReceiving)
     return enter(State::kAborting, now, effects);
   if (state_ == State::kAborting) return advance(now, effects);
@@ -185,6 +208,7 @@ std::string CoordinatorCore::who_serves() const {
 void CoordinatorCore::on_tick(TimePoint now, Effects& effects) {
   if (state_ == State::kDone) return;
   if (now < until_) {
+    settle(now, effects);
     if (now < repeat_at_) return;
     repeat_at_ = now + options_.repeat_every;
     for (const Member& member : waiting_) command(member, effects);
@@ -197,6 +221,11 @@ void CoordinatorCore::on_tick(TimePoint now, Effects& effects) {
                                     kSteps[static_cast<std::size_t>(state_)], names_of(waiting_)),
              .origin = {},
              .causes = {}};
+  // What they say who waited for those that do not answer.
+  if (!held_.empty()) {
+    const Error& first = held_.begin()->second.error;
+    late = Error(first).wrap(ErrorCode::kDeadline, std::move(late.message));
+  }
   const bool before = state_ == State::kBeginning || state_ == State::kReceiving;
   if (!before) waiting_.clear();  // nothing more can be done for them
   // A member that does not answer an abort is fenced by the next epoch.
@@ -204,6 +233,10 @@ void CoordinatorCore::on_tick(TimePoint now, Effects& effects) {
   fail_with(std::move(late), now, effects);
 }
 
-TimePoint CoordinatorCore::due() const { return std::min(until_, repeat_at_); }
+TimePoint CoordinatorCore::due() const {
+  TimePoint due = std::min(until_, repeat_at_);
+  for (const auto& [member, held] : held_) due = std::min(due, held.until);
+  return due;
+}
 
 }  // namespace troupe::reshard

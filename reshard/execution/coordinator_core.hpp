@@ -5,7 +5,8 @@
 // **Threads:** none; its owner serialises `step`.
 // **Invariants:** commit is sent only after every target is verified; after it was decided abort is
 // never sent, and commit is repeated until all have answered or the step's time is over; the
-// publication finishes exactly once.
+// publication finishes exactly once. A target that failed because it waited for another one is not
+// the reason while that one's answer may still come: its error is held back, for 2 s at most.
 
 #include "reshard/execution/messages.hpp"
 #include "runtime/base/clock.hpp"
@@ -75,6 +76,8 @@ class CoordinatorCore {
   void on_tick(TimePoint now, Effects& effects);
   void advance(TimePoint now, Effects& effects);
   void fail_with(Error error, TimePoint now, Effects& effects);
+  /// Ends the publication when the reason of an error that is held back is known.
+  void settle(TimePoint now, Effects& effects);
   Duration within() const;
   std::string who_serves() const;
 
@@ -85,6 +88,13 @@ class CoordinatorCore {
   std::set<Member> waiting_;  ///< whose answer to this step is missing
   std::set<Member> lost_;
   std::map<Member, std::vector<std::byte>> addresses_;
+  /// Of targets that waited for somebody whose answer may tell more.
+  struct Held {
+    Member waited_for;
+    Error error;
+    TimePoint until;
+  };
+  std::map<Member, Held> held_;
   std::optional<Error> error_;
   PublicationOutcome outcome_;
 };

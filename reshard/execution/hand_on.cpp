@@ -91,4 +91,12 @@ bool HandOn::wait_taken(std::int64_t end, Deadline deadline) {
   });
 }
 
+std::int32_t HandOn::last_taker() {
+  const std::lock_guard lock(mutex_);
+  const auto last =
+      std::min_element(taken_.begin(), taken_.end(),
+                       [](const auto& a, const auto& b) { return a.second < b.second; });
+  return last == taken_.end() ? -1 : last->first;
+}
+
 }  // namespace troupe::reshard

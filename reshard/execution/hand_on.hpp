@@ -40,6 +40,8 @@ class HandOn final : public PieceGiver, public std::enable_shared_from_this<Hand
   void delivered(const BucketPiece& one, std::int64_t begin, const BucketMemory& memory);
   /// Waits until every taker is past element `end` of the receive order; false at the deadline.
   bool wait_taken(std::int64_t end, Deadline deadline);
+  /// The taker that has taken least; -1 when there is none.
+  std::int32_t last_taker();
 
  private:
   struct Run {

@@ -236,7 +236,10 @@ void TargetCore::on_fetched(const FetchDone& done, Effects& effects) {
         done.error ? *done.error
                    : error_of(ErrorCode::kAborted, "{}: epoch {} was aborted while it came",
                               member_text(self_), done.epoch);
-    return refuse(done.epoch, CommandKind::kReceive, error, effects);
+    Reply reply = refusal_of(done.epoch, self_, CommandKind::kReceive, error);
+    reply.waited_for = done.waited_for;
+    effects.emplace_back(SendReply{std::move(reply)});
+    return;
   }
   state_ = State::kVerified;
   received_ = done.received;

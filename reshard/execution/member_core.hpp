@@ -103,6 +103,7 @@ struct FetchDone {
   std::uint64_t epoch = 0;
   std::optional<Error> error;
   ReceiveStatistics received;
+  std::optional<Member> waited_for{};  ///< see Reply
 };
 struct CommitDone {
   std::uint64_t epoch = 0;

@@ -132,7 +132,9 @@ struct Reply {
   ReplyKind kind = ReplyKind::kFailed;
   std::vector<std::byte> address;  ///< kReady
   std::optional<Error> error;      ///< kFailed
-  ReceiveStatistics received;      ///< kVerified
+  /// kFailed to kReceive: whose bytes or answers were missing; its own reply knows more about why.
+  std::optional<Member> waited_for{};
+  ReceiveStatistics received;  ///< kVerified
   bool operator==(const Reply&) const = default;
   static constexpr auto fields() {
     return std::tuple{runtime::field("epoch", &Reply::epoch),
@@ -141,6 +143,7 @@ struct Reply {
                       runtime::field("kind", &Reply::kind),
                       runtime::field("address", &Reply::address),
                       runtime::field("error", &Reply::error),
+                      runtime::field("waited_for", &Reply::waited_for),
                       runtime::field("received", &Reply::received)};
   }
 };

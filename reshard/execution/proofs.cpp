@@ -145,6 +145,7 @@ result<bool> Proofs::take_answers() {
     questions_.erase(questions_.begin() + static_cast<std::ptrdiff_t>(i));
     if (std::optional<Error> error = over.outcome.shared()->error()) {
       const ErrorCode code = error->code;
+      failed_ = over.to;
       return fail(
           std::move(*error).wrap(code, fmt::format("target rank {}: sums from {} did not come",
                                                    context_.rank, member_text(over.to))));
@@ -209,6 +210,19 @@ std::string Proofs::first_open() const {
   if (entries_.empty()) return "nothing";
   const Entry& one = entries_.front();
   return fmt::format("the sum of {} from {}", piece_text(one.piece), member_text(one.from.member));
+}
+
+std::optional<Member> Proofs::first_member() const {
+  if (entries_.empty()) return std::nullopt;
+  return entries_.front().from.member;
+}
+
+std::optional<Member> Proofs::late_source() const {
+  for (const Question& one : questions_) {
+    const bool late = !one.outcome.ready() || one.outcome.shared()->error();
+    if (late && one.to.side == Side::kSource) return one.to;
+  }
+  return std::nullopt;
 }
 
 const runtime::pending<void>* Proofs::answer() const {

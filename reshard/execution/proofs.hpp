@@ -54,6 +54,12 @@ class Proofs {
   bool empty() const { return entries_.empty(); }
   /// The first piece that is not proven, for messages.
   std::string first_open() const;
+  /// Who sent it; empty when all are proven.
+  std::optional<Member> first_member() const;
+  /// Whose answer was an error.
+  const std::optional<Member>& failed_member() const { return failed_; }
+  /// A source that owes an answer.
+  std::optional<Member> late_source() const;
   /// An answer that is waited for, or null.
   const runtime::pending<void>* answer() const;
 
@@ -86,6 +92,7 @@ class Proofs {
   Id first_ = 0;    ///< of the entries
   Id unasked_ = 0;  ///< before it everything was asked for once
   std::vector<Question> questions_;
+  std::optional<Member> failed_;
   TimePoint repeat_at_{};
   Duration pause_ = std::chrono::microseconds(200);
 };

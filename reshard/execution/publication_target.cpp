@@ -216,12 +216,15 @@ FetchDone PublicationTarget::Impl::fetch(const Command& command,
   landing_ = landing;
   job.landing = landing;
   lock.unlock();
-  result<ReceiveStatistics> received = Receiver(std::move(job)).run();
+  Receiver receiver(std::move(job));
+  result<ReceiveStatistics> received = receiver.run();
   lock.lock();
-  if (received)
+  if (received) {
     done.received = *received;
-  else
+  } else {
     done.error = std::move(received).error();
+    done.waited_for = receiver.waited_for();
+  }
   return done;
 }
 

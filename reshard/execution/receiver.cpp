@@ -1,5 +1,6 @@
 #include "reshard/execution/receiver.hpp"
 
+#include "reshard/execution/error_of.hpp"
 #include "reshard/execution/piece.hpp"
 #include "runtime/base/check.hpp"
 
@@ -23,6 +24,12 @@ std::span<std::byte> bytes_of(T& value) {
 
 Deadline soon(Duration span, Deadline end) { return std::min(Deadline::in(span), end); }
 
+/// What somebody says, or what is said of them, who has stopped because others did.
+bool follows(ErrorCode code) {
+  return code == ErrorCode::kDeadline || code == ErrorCode::kAborted ||
+         code == ErrorCode::kNotFound;
+}
+
 }  // namespace
 
 Receiver::Receiver(ReceiveJob job)
@@ -39,6 +46,32 @@ Receiver::Receiver(ReceiveJob job)
 }
 
 result<ReceiveStatistics> Receiver::run() {
+  result<ReceiveStatistics> outcome = receive();
+  if (outcome || !follows(outcome.error().code)) return outcome;
+  if (!waited_for_) waited_for_ = proofs_.failed_member();
+  if (outcome.error().code != ErrorCode::kDeadline) return outcome;
+  return fail(blame(std::move(outcome).error()));
+}
+
+Error Receiver::blame(Error error) {
+  const auto late = [&](const Member& source, const std::string& what) {
+    if (waited_for_ == source) return error;
+    waited_for_ = source;
+    return error_of(ErrorCode::kDeadline, "target rank {}: {} from {} did not come; {}", job_.rank,
+                    what, member_text(source), error.message);
+  };
+  for (const Flight& flight : flights_) {
+    for (const Group& group : flight.groups) {
+      if (group.handed_on || !group.is_out()) continue;
+      if (group.answer.ready() && !group.answer.shared()->error()) continue;
+      return late(group.from, piece_text(flight.bucket->pieces[group.pieces[group.here]].piece));
+    }
+  }
+  if (const std::optional<Member> source = proofs_.late_source()) return late(*source, "sums");
+  return error;
+}
+
+result<ReceiveStatistics> Receiver::receive() {
   find_senders();
   const std::vector<Bucket>& buckets = *job_.buckets;
   for (const auto& [rank, sender] : senders_) {
@@ -83,9 +116,11 @@ result<void> Receiver::depart(std::size_t index) {
   Flight& flight = flights_[index % 2];
   while (!can_depart(index, kLook)) {
     TROUPE_TRY_VOID(stopped());
-    if (job_.deadline.passed())
-      return fail(ErrorCode::kDeadline, "target rank {}: peers have not taken bucket {} from it",
-                  job_.rank, index - 2);
+    if (!job_.deadline.passed()) continue;
+    const std::int32_t behind = job_.hand_on->last_taker();
+    waited_for_ = Member{Side::kTarget, behind};
+    return fail(ErrorCode::kDeadline, "target rank {}: target rank {} has not taken bucket {}",
+                job_.rank, behind, index - 2);
   }
   flight = Flight();
   flight.bucket = &bucket;
@@ -207,15 +242,19 @@ result<bool> Receiver::unpack_prefix(Flight& flight) {
 /// Nothing moves: waits for an answer, or asks those who hand on how far they are.
 result<void> Receiver::linger(Flight& flight, Duration& nap) {
   const runtime::pending<void>* waiting = nullptr;
-  bool stalled = false;
+  const Group* stalled = nullptr;
   for (const Group& group : flight.groups) {
     if (group.answer.valid()) waiting = &group.answer;
-    stalled = stalled || (!group.is_out() && group.here < group.pieces.size());
+    if (!group.is_out() && group.here < group.pieces.size()) stalled = &group;
   }
-  if (job_.deadline.passed() && waiting == nullptr)
-    return fail(ErrorCode::kDeadline, "target rank {}: the deadline passed while peers receive",
-                job_.rank);
-  const Duration most = stalled || !senders_.empty() ? nap : kLook;
+  if (job_.deadline.passed() && waiting == nullptr) {
+    TROUPE_CHECK(stalled != nullptr, "target rank {}: waits for nobody", job_.rank);
+    waited_for_ = stalled->from;
+    return fail(ErrorCode::kDeadline, "target rank {}: {} is not received by {} yet", job_.rank,
+                piece_text(flight.bucket->pieces[stalled->pieces[stalled->here]].piece),
+                member_text(stalled->from));
+  }
+  const Duration most = stalled != nullptr || !senders_.empty() ? nap : kLook;
   if (waiting != nullptr)
     runtime::block_on(*waiting->shared(), Deadline::in(most));
   else
@@ -353,13 +392,14 @@ result<void> Receiver::wait(runtime::pending<void>& answer, const Group& group,
 }
 
 result<void> Receiver::outcome_of(runtime::pending<void>& answer, const Group& group,
-                                  const Bucket& bucket) const {
+                                  const Bucket& bucket) {
   result<void> outcome = answer.wait(job_.deadline);
   if (outcome) return outcome;
   const std::string what = group.pieces.empty()
                                ? std::string("progress")
                                : piece_text(bucket.pieces[group.pieces[group.here]].piece);
   const ErrorCode code = outcome.error().code;
+  if (follows(code)) waited_for_ = group.from;
   return fail(
       std::move(outcome).error().wrap(code, fmt::format("target rank {}: {} from {} did not come",
                                                         job_.rank, what, member_text(group.from))));

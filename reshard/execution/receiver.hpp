@@ -53,6 +53,8 @@ class Receiver {
  public:
   explicit Receiver(ReceiveJob job);
   result<ReceiveStatistics> run();
+  /// After `run` failed: who did not send, or answer, in time, when that was the reason.
+  const std::optional<Member>& waited_for() const { return waited_for_; }
 
  private:
   /// Pieces of a bucket that come from one member.
@@ -91,6 +93,9 @@ class Receiver {
     std::int64_t told = -1;         ///< what it knows of us
   };
 
+  result<ReceiveStatistics> receive();
+  /// Names a source that is late rather than a target, which may wait for the same source.
+  Error blame(Error error);
   result<void> depart(std::size_t index);
   /// Whether the memory of that bucket is free; waits for at most `span`.
   bool can_depart(std::size_t index, Duration span);
@@ -108,8 +113,7 @@ class Receiver {
   result<void> copy_from_here(Flight& flight, Group& group, PieceGiver& giver, std::size_t count);
   result<void> poll(const Member& from);
   result<void> wait(runtime::pending<void>& answer, const Group& group, const Bucket& bucket);
-  result<void> outcome_of(runtime::pending<void>& answer, const Group& group,
-                          const Bucket& bucket) const;
+  result<void> outcome_of(runtime::pending<void>& answer, const Group& group, const Bucket& bucket);
   std::int64_t taken_of(const Sender& sender, std::int32_t rank) const;
   result<void> stopped() const;
   result<void> unpack(Flight& flight, std::size_t index);
@@ -143,6 +147,7 @@ class Receiver {
   std::map<std::int32_t, std::int64_t> elements_;  ///< that came, by tensor
   Proofs proofs_;
   std::optional<std::int32_t> announced_;
+  std::optional<Member> waited_for_;
   ReceiveStatistics statistics_;
 };
 

@@ -163,9 +163,11 @@ result<void> Receiver::prove_all() {
     TROUPE_TRY_VOID(stopped());
     TROUPE_TRY(const bool moved, proofs_.advance());
     if (moved) continue;
-    if (job_.deadline.passed())
+    if (job_.deadline.passed()) {
+      waited_for_ = proofs_.first_member();
       return fail(ErrorCode::kDeadline, "target rank {}: {} did not come", job_.rank,
                   proofs_.first_open());
+    }
     constexpr Duration kLook = std::chrono::microseconds(200);
     if (const runtime::pending<void>* answer = proofs_.answer())
       runtime::block_on(*answer->shared(), Deadline::in(kLook));

@@ -213,6 +213,8 @@ class Simulation {
       if (self.fetch->stopped && !done.error)
         done.error =
             Error{.code = ErrorCode::kAborted, .message = "stopped", .origin = {}, .causes = {}};
+      // Whatever it says about whom it waited for.
+      if (done.error && rng_.below(2) == 0) done.waited_for = members_[rng_.below(members_.size())];
       self.fetch.reset();
       carry_out(rank, self.core.step(done));
     });
@@ -455,6 +457,90 @@ TEST(SourceCore, TheLeaseEndsWhenTheCoordinatorIsSilent) {
   EXPECT_FALSE(core.frozen());
   EXPECT_EQ(only_reply(core.step(begin, time_at(101))).kind, ReplyKind::kFailed)
       << "epoch 1 is over";
+}
+
+/// Two targets, 8 and 9, that receive; no sources, whose answers are not waited for.
+class ReceivingCoordinator {
+ public:
+  ReceivingCoordinator() : core_(options()) {
+    core_.start(time_at(0));
+    for (const std::int32_t rank : {8, 9}) step(rank, CommandKind::kBegin, ReplyKind::kReady, {});
+  }
+  void verify(std::int32_t rank) { step(rank, CommandKind::kReceive, ReplyKind::kVerified, {}); }
+  void fail(std::int32_t rank, Member waited_for) {
+    step(rank, CommandKind::kReceive, ReplyKind::kFailed, waited_for);
+  }
+  bool receives() const { return core_.state() == CoordinatorCore::State::kReceiving; }
+  /// Lets the aborts be answered by nobody.
+  std::string error_at(std::int64_t ms) {
+    std::string text;
+    for (int i = 0; i < 2; ++i) {
+      for (const CoordinatorEffect& effect : core_.step(ClockTick{}, time_at(ms))) {
+        const auto* finish = std::get_if<FinishPublication>(&effect);
+        if (finish != nullptr && finish->error) text = finish->error->to_string();
+      }
+      ms += 1000;
+    }
+    return text;
+  }
+
+ private:
+  void step(std::int32_t rank, CommandKind to, ReplyKind kind, std::optional<Member> waited_for) {
+    Reply reply;
+    reply.epoch = 1;
+    reply.from = {Side::kTarget, rank};
+    reply.to = to;
+    reply.kind = kind;
+    reply.waited_for = waited_for;
+    if (kind == ReplyKind::kFailed)
+      reply.error = Error{.code = ErrorCode::kDeadline,
+                          .message = "of " + member_text(reply.from),
+                          .origin = {},
+                          .causes = {}};
+    core_.step(reply, time_at(kind == ReplyKind::kReady ? 1 : 900));
+  }
+  static CoordinatorOptions options() {
+    CoordinatorOptions options;
+    options.id = command_of(CommandKind::kBegin, 1).id;
+    options.members = {{Side::kTarget, 8}, {Side::kTarget, 9}};
+    options.begin_within = milliseconds(100);
+    options.receive_within = milliseconds(1000);
+    options.commit_within = milliseconds(100);
+    return options;
+  }
+  CoordinatorCore core_;
+};
+
+TEST(CoordinatorCore, ReportsWhomTheLastInARowOfTargetsWaitedFor) {
+  ReceivingCoordinator all;
+  all.fail(9, Member{Side::kTarget, 8});
+  EXPECT_TRUE(all.receives()) << "target rank 8 knows why it did not hand on";
+  all.fail(8, Member{Side::kSource, 0});
+  EXPECT_FALSE(all.receives());
+  EXPECT_EQ(all.error_at(3000), "deadline: of target rank 8");
+}
+
+TEST(CoordinatorCore, ReportsAtOnceWhoWaitedForOneThatHasEverything) {
+  ReceivingCoordinator all;
+  all.fail(9, Member{Side::kTarget, 8});
+  all.verify(8);
+  EXPECT_FALSE(all.receives()) << "a target that failed must not be committed";
+  EXPECT_EQ(all.error_at(3000), "deadline: of target rank 9");
+}
+
+TEST(CoordinatorCore, NamesTheTargetThatAnotherWaitedForAndThatNeverAnswers) {
+  ReceivingCoordinator all;
+  all.fail(9, Member{Side::kTarget, 8});
+  EXPECT_EQ(all.error_at(1100),
+            "deadline: publication of version 1: no answer to receive from target rank 8 "
+            "(caused by deadline: of target rank 9)");
+}
+
+TEST(CoordinatorCore, TargetsThatWaitForEachOtherEndThePublication) {
+  ReceivingCoordinator all;
+  all.fail(9, Member{Side::kTarget, 8});
+  all.fail(8, Member{Side::kTarget, 9});
+  EXPECT_FALSE(all.receives());
 }
 
 }  // namespace
