@@ -130,13 +130,17 @@ at::Tensor Decoder::logits(const at::Tensor& hidden) {
 }
 
 TokenLogProb Decoder::log_probs(const at::Tensor& hidden, const at::Tensor& targets,
-                                const TokenLogProbOptions& options) {
+                                const TokenLogProbOptions& options,
+                                const SamplingTransform* processed) {
   TROUPE_CHECK(!options_.value_head, "decoder: a critic has no log-probs");
   const UnitLease lease = parameters_.lease(units_.head);
   TokenLogProb out = context_.tensor == nullptr
                          ? token_log_prob(hidden, lease[0], targets, options)
                          : token_log_prob_parallel(*context_.tensor, vocabulary(), hidden, lease[0],
                                                    targets, options);
+  if (processed != nullptr)
+    out.log_prob = processed_log_prob(hidden, lease[0], targets, options, *processed,
+                                      {.group = context_.tensor, .rows = vocabulary()});
   at::Tensor* const outputs[] = {&out.log_prob, &out.entropy};
   lease.watch(outputs);
   return out;

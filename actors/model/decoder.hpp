@@ -16,6 +16,7 @@
 #include "actors/model/flat_parameters.hpp"
 #include "actors/model/model_config.hpp"
 #include "actors/model/token_log_prob.hpp"
+#include "actors/model/token_log_prob_cut.hpp"
 #include "runtime/base/result.hpp"
 
 #include <ATen/core/Tensor.h>
@@ -60,9 +61,11 @@ class Decoder {
   /// hidden [R, H] → logits [R, V]; for tests and few rows. CHECKs that this is no critic and that
   /// the head is whole.
   at::Tensor logits(const at::Tensor& hidden);
-  /// hidden [R, H], targets [R] i64.
+  /// hidden [R, H], targets [R] i64. `processed`, if any: log-probs are of the distribution that it
+  /// makes (processed_log_prob); entropies stay those of the whole one.
   TokenLogProb log_probs(const at::Tensor& hidden, const at::Tensor& targets,
-                         const TokenLogProbOptions& options);
+                         const TokenLogProbOptions& options,
+                         const SamplingTransform* processed = nullptr);
   /// hidden [R, H] → values [R]. CHECKs that this is a critic.
   at::Tensor values(const at::Tensor& hidden);
 

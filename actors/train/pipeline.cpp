@@ -68,10 +68,10 @@ struct Flight {
 /// One stage's view of one pass.
 class StageWalk {
  public:
-  StageWalk(TrainEngine::Impl& impl, const Shard& shard, double temperature)
+  StageWalk(TrainEngine::Impl& impl, const Shard& shard, const SamplingTransform& transform)
       : impl_(impl),
         shard_(shard),
-        temperature_(temperature),
+        transform_(transform),
         shape_{.stages = impl.options.parallel.pp,
                .virtual_stages = impl.options.parallel.virtual_stages},
         links_(*impl.groups, shape_, impl.decoder->config().hidden_size) {
@@ -102,7 +102,7 @@ class StageWalk {
     const auto local = static_cast<std::size_t>(step.run / shape_.stages);
     at::Tensor out = impl_.decoder->run(local, input_of(batch), flight.input);
     if (ends_model(step)) {
-      flight.model = impl_.head(batch, out, temperature_);
+      flight.model = impl_.head(batch, out, transform_);
     } else {
       links_.send_activation(step.run, out);
       flight.output = std::move(out);
@@ -126,7 +126,7 @@ class StageWalk {
  private:
   TrainEngine::Impl& impl_;
   const Shard& shard_;
-  double temperature_;
+  SamplingTransform transform_;
   PipelineShape shape_;
   StageLinks links_;
   std::vector<std::size_t> work_;  // micro-batches that predict something
@@ -181,9 +181,10 @@ result<WeightedSums> from_bytes(std::span<const std::byte> bytes) {
 
 }  // namespace
 
-result<void> TrainEngine::Impl::accumulate_pipeline(const Shard& shard, double temperature,
+result<void> TrainEngine::Impl::accumulate_pipeline(const Shard& shard,
+                                                    const SamplingTransform& transform,
                                                     const BatchLoss& loss) {
-  const StageWalk walk(*this, shard, temperature);
+  const StageWalk walk(*this, shard, transform);
   std::optional<AllocationMeter> meter;
   if (tokens_of(shard) > metered_tokens) meter.emplace();
   std::map<std::pair<int, std::int64_t>, Flight> flights;
@@ -211,8 +212,9 @@ result<void> TrainEngine::Impl::accumulate_pipeline(const Shard& shard, double t
   return {};
 }
 
-void TrainEngine::Impl::forward_pipeline(const Shard& shard, double temperature, ShardOutput& out) {
-  const StageWalk walk(*this, shard, temperature);
+void TrainEngine::Impl::forward_pipeline(const Shard& shard, const SamplingTransform& transform,
+                                         ShardOutput& out) {
+  const StageWalk walk(*this, shard, transform);
   for (const PipelineStep& step : walk.steps(false)) {
     const Flight flight = walk.forward(step);
     if (walk.ends_model(step)) put_output(shard.batches[walk.batch_index(step)], flight.model, out);

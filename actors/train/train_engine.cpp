@@ -75,20 +75,22 @@ void TrainEngine::Impl::use_threads() const {
   if (at::get_num_threads() != options.threads) at::set_num_threads(options.threads);
 }
 
-result<TokenLogProbs> TrainEngine::log_probs(const PackedSequences& sequences, float temperature,
+result<TokenLogProbs> TrainEngine::log_probs(const PackedSequences& sequences,
+                                             const SamplingTransform& transform,
                                              bool want_entropy) {
   TROUPE_TRY_VOID(impl_->begin());
   const auto checked = [&]() -> result<Shard> {
     if (impl_->critic())
       return fail(ErrorCode::kInvalidArgument, "log_probs: this engine has a value head");
-    if (!(temperature > 0) || !std::isfinite(temperature))
+    if (!(transform.temperature > 0) || !std::isfinite(transform.temperature))
       return fail(ErrorCode::kInvalidArgument, "log_probs: temperature {} is not positive",
-                  temperature);
+                  transform.temperature);
+    if (transform.has_truncation()) TROUPE_TRY_VOID(transform.check());
     return impl_->make_shard(sequences, {}, impl_->forward_tokens_max());
   };
   result<Shard> shard = checked();
   TROUPE_TRY_VOID(impl_->agree_replica(error_of(shard)));
-  TROUPE_TRY(ShardOutput out, impl_->forward_all(*shard, static_cast<double>(temperature)));
+  TROUPE_TRY(ShardOutput out, impl_->forward_all(*shard, transform));
   if (!want_entropy) out.entropy.clear();
   return TokenLogProbs{.log_probs = std::move(out.primary), .entropy = std::move(out.entropy)};
 }
@@ -102,7 +104,7 @@ result<std::vector<float>> TrainEngine::values(const PackedSequences& sequences)
   };
   result<Shard> shard = checked();
   TROUPE_TRY_VOID(impl_->agree_replica(error_of(shard)));
-  TROUPE_TRY(ShardOutput out, impl_->forward_all(*shard, 1.0));
+  TROUPE_TRY(ShardOutput out, impl_->forward_all(*shard, {}));
   return std::move(out.primary);
 }
 

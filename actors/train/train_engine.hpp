@@ -24,6 +24,7 @@
 
 #include "actors/algorithm/objective.hpp"
 #include "actors/algorithm/policy_loss.hpp"
+#include "actors/algorithm/processed_distribution.hpp"
 #include "actors/algorithm/value_loss.hpp"
 #include "actors/model/hf_folder.hpp"
 #include "actors/model/model_config.hpp"
@@ -44,8 +45,8 @@ namespace troupe::actors {
 
 /// Response-packed results of a forward pass; `entropy` is empty unless asked for.
 struct TokenLogProbs {
-  std::vector<float> log_probs;  ///< natural log, of softmax(logits / temperature)
-  std::vector<float> entropy;    ///< nats, of the same distribution over the whole vocabulary
+  std::vector<float> log_probs;  ///< natural log, of the distribution that was asked for
+  std::vector<float> entropy;    ///< nats, of softmax(logits / temperature), never cut
 };
 
 /// Everything `update_policy` needs besides the sequences; spans are response-packed [tokens of
@@ -57,12 +58,25 @@ struct PolicyUpdate {
   std::span<const std::uint8_t> mask = {};          ///< 1 = trained on; empty = all ones
   std::span<const float> reference_log_probs = {};  ///< empty = no KL; required when c_KL ≠ 0
   std::span<const float> rollout_weights = {};  ///< importance weights (constants); empty = ones
+  /// Of the policy that sampled; required by losses that read it and by `reports_ratios`.
+  std::span<const float> rollout_log_probs = {};
+  std::span<const float> proximal_alphas = {};  ///< of proximal.hpp; empty = no interpolation
   std::span<const std::int64_t> sequence_ids =
       {};  ///< [S], for losses that select tokens; else empty
   float temperature = 1.0F;
+  /// How sampling cut the distribution that all log-probs above are of; its temperature is unread.
+  SamplingTransform cut = {};
   PolicyLoss loss = {};  ///< from a PolicyLossRegistry; the same on all ranks, as all numbers below
   PolicyObjectiveOptions objective = {};
   double loss_scale_factor = 0;  ///< of LossAggregation::kSeqMeanTokenSumNorm
+  /// Metrics rollout_corr/… of the current policy against rollout_log_probs (add_ratio_metrics).
+  bool reports_ratios = false;
+
+  SamplingTransform transform() const {
+    SamplingTransform whole = cut;
+    whole.temperature = static_cast<double>(temperature);
+    return whole;
+  }
 };
 
 struct ValueUpdate {
@@ -99,7 +113,12 @@ class TrainEngine {
   /// Per response token, no gradient, no collective. Same numbers as inside `update_policy`
   /// up to float rounding; other micro-batching changes them by rounding of the GEMM only.
   result<TokenLogProbs> log_probs(const PackedSequences& sequences, float temperature,
-                                  bool want_entropy = false);
+                                  bool want_entropy = false) {
+    return log_probs(sequences, {.temperature = static_cast<double>(temperature)}, want_entropy);
+  }
+  /// The same of the distribution that `transform` makes: processed_distribution.hpp.
+  result<TokenLogProbs> log_probs(const PackedSequences& sequences,
+                                  const SamplingTransform& transform, bool want_entropy = false);
 
   /// One optimizer step on one mini-batch (this rank's share of it). Skips the step on every rank
   /// when the global gradient is not finite (`actor/step_skipped` = 1). Metrics are this rank's,
@@ -118,6 +137,30 @@ class TrainEngine {
   /// critic/grad_norm, critic/lr, critic/step_skipped.
   result<runtime::Metrics> update_value(const PackedSequences& sequences,
                                         const ValueUpdate& update);
+
+  /// A streamed step: adds the gradients of a part of the step, with denominators that
+  /// `finish_step` knows; weights stay as they are. The first part opens the step; every part must
+  /// have the same head, aggregation and scale factor. Parts in the same order give the same bits;
+  /// cut or ordered otherwise, and against one `update_policy`, results differ by f32 rounding of
+  /// the sum. `old_log_probs` may be empty: then the proximal policy is the one being trained, as
+  /// its own forward pass sees it (ratio 1). Metrics actor/tokens, actor/micro_batches (sums).
+  /// Errors before anything was added (inputs, on any rank: kAborted on the others) leave the step
+  /// as it was; later ones break it, and only `abandon_step` is accepted then. kUnsupported for
+  /// losses that select tokens. Two collectives, and those of a cut model.
+  result<runtime::Metrics> accumulate_policy(const PackedSequences& sequences,
+                                             const PolicyUpdate& update);
+  /// Critic: the same. Metric critic/micro_batches.
+  result<runtime::Metrics> accumulate_value(const PackedSequences& sequences,
+                                            const ValueUpdate& update);
+  /// Divides by the counts of all parts of all ranks, sums over ranks, clips and steps, as one
+  /// update does; closes the step. Metrics: the rest of what `update_policy` or `update_value`
+  /// reports. kInvalidArgument when no step is open; a failure breaks the step.
+  result<runtime::Metrics> finish_step();
+  /// Forgets the open step, if any: weights, moments and counters are those before it. Local.
+  void abandon_step();
+  /// While a step is open, updates and `set_weights` are refused (kConflict), `load_state` and
+  /// `load_pieces` abandon it, and `offload` keeps the gradients.
+  bool step_is_open() const;
 
   /// Token-mean cross-entropy of response tokens with mask 1 (empty = all); one optimizer step.
   /// Metrics train/loss, train/grad_norm, train/lr, train/step_skipped, train/tokens.

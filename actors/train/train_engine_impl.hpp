@@ -102,14 +102,14 @@ struct TrainEngine::Impl {
 
   /// Outputs of a shard without gradients, the same on all ranks with the same sequences. No
   /// collective unless the model is cut.
-  result<ShardOutput> forward_all(Shard& shard, double temperature);
+  result<ShardOutput> forward_all(Shard& shard, const SamplingTransform& transform);
   /// Forward, loss and backward over all micro-batches; gradients add up. No collective unless the
   /// model is cut. `loss` is called on the ranks that have the head; an error of it comes back at
   /// the end, so that peers are not left alone in the middle.
-  result<void> accumulate(Shard& shard, double temperature, const BatchLoss& loss);
+  result<void> accumulate(Shard& shard, const SamplingTransform& transform, const BatchLoss& loss);
   /// accumulate, then the sum over ranks, clip and AdamW. Two collectives, if the model is whole.
   /// `sums`, filled by `loss`, are then the same on all ranks with the same sequences.
-  result<StepReport> optimize(Shard& shard, double temperature, TokenCounts global,
+  result<StepReport> optimize(Shard& shard, const SamplingTransform& transform, TokenCounts global,
                               const BatchLoss& loss, WeightedSums& sums);
 
   // What depends on how buffers are cut over ranks (sharded_step.cpp).
@@ -128,12 +128,15 @@ struct TrainEngine::Impl {
   /// Every number that this rank holds (train_state.cpp).
   std::vector<StateTarget> state_targets();
 
-  ModelOutput head(const MicroBatch& batch, const at::Tensor& hidden, double temperature);
-  void forward_whole(const Shard& shard, double temperature, ShardOutput& out);
-  result<void> accumulate_whole(const Shard& shard, double temperature, const BatchLoss& loss);
+  ModelOutput head(const MicroBatch& batch, const at::Tensor& hidden,
+                   const SamplingTransform& transform);
+  void forward_whole(const Shard& shard, const SamplingTransform& transform, ShardOutput& out);
+  result<void> accumulate_whole(const Shard& shard, const SamplingTransform& transform,
+                                const BatchLoss& loss);
   /// The same through the stages of a pipeline (pipeline.cpp).
-  void forward_pipeline(const Shard& shard, double temperature, ShardOutput& out);
-  result<void> accumulate_pipeline(const Shard& shard, double temperature, const BatchLoss& loss);
+  void forward_pipeline(const Shard& shard, const SamplingTransform& transform, ShardOutput& out);
+  result<void> accumulate_pipeline(const Shard& shard, const SamplingTransform& transform,
+                                   const BatchLoss& loss);
   /// The last stage's sums on every stage.
   result<void> share_sums(WeightedSums& sums);
   /// Adds up what first and last stage learnt about a tied embedding (sharded_step.cpp).

@@ -169,22 +169,26 @@ void put_output(const MicroBatch& batch, const ModelOutput& model, ShardOutput& 
 }
 
 ModelOutput TrainEngine::Impl::head(const MicroBatch& batch, const at::Tensor& hidden,
-                                    double temperature) {
+                                    const SamplingTransform& transform) {
   if (critic()) return {.primary = decoder->values(hidden), .entropy = {}};
   const at::Tensor targets =
       torch::tensor(at::ArrayRef<std::int64_t>(batch.targets), torch::kInt64);
   const TokenLogProb out = decoder->log_probs(
-      hidden, targets, {.temperature = temperature, .chunk_tokens = options.logit_chunk_tokens});
+      hidden, targets,
+      {.temperature = transform.temperature, .chunk_tokens = options.logit_chunk_tokens},
+      transform.has_truncation() ? &transform : nullptr);
   return {.primary = out.log_prob, .entropy = out.entropy};
 }
 
-void TrainEngine::Impl::forward_whole(const Shard& shard, double temperature, ShardOutput& out) {
+void TrainEngine::Impl::forward_whole(const Shard& shard, const SamplingTransform& transform,
+                                      ShardOutput& out) {
   for (const MicroBatch& batch : shard.batches)
     if (!batch.rows.empty())
-      put_output(batch, head(batch, decoder->hidden(input_of(batch)), temperature), out);
+      put_output(batch, head(batch, decoder->hidden(input_of(batch)), transform), out);
 }
 
-result<ShardOutput> TrainEngine::Impl::forward_all(Shard& shard, double temperature) {
+result<ShardOutput> TrainEngine::Impl::forward_all(Shard& shard,
+                                                   const SamplingTransform& transform) {
   TROUPE_TRY_VOID(level(shard));
   ShardOutput out;
   out.primary.resize(shard.mask.size());
@@ -192,15 +196,16 @@ result<ShardOutput> TrainEngine::Impl::forward_all(Shard& shard, double temperat
   TROUPE_TRY_VOID(guarded([&]() -> result<void> {
     const at::NoGradGuard no_gradient;
     if (groups->pp() == nullptr)
-      forward_whole(shard, temperature, out);
+      forward_whole(shard, transform, out);
     else
-      forward_pipeline(shard, temperature, out);
+      forward_pipeline(shard, transform, out);
     return {};
   }));
   return out;
 }
 
-result<void> TrainEngine::Impl::accumulate_whole(const Shard& shard, double temperature,
+result<void> TrainEngine::Impl::accumulate_whole(const Shard& shard,
+                                                 const SamplingTransform& transform,
                                                  const BatchLoss& loss) {
   std::optional<Error> error;
   for (std::size_t b = 0; b < shard.batches.size(); ++b) {
@@ -211,7 +216,7 @@ result<void> TrainEngine::Impl::accumulate_whole(const Shard& shard, double temp
     std::optional<AllocationMeter> meter;
     if (tokens > metered_tokens) meter.emplace();
     {
-      const ModelOutput out = head(batch, decoder->hidden(input_of(batch)), temperature);
+      const ModelOutput out = head(batch, decoder->hidden(input_of(batch)), transform);
       OutputGradient gradient = loss_gradient(loss, b, out, error);
       backward(out, gradient);
     }
@@ -225,7 +230,7 @@ result<void> TrainEngine::Impl::accumulate_whole(const Shard& shard, double temp
   return {};
 }
 
-result<void> TrainEngine::Impl::accumulate(Shard& shard, double temperature,
+result<void> TrainEngine::Impl::accumulate(Shard& shard, const SamplingTransform& transform,
                                            const BatchLoss& loss) {
   decoder->parameters().zero_gradients();
   TROUPE_TRY_VOID(level(shard));
@@ -234,14 +239,15 @@ result<void> TrainEngine::Impl::accumulate(Shard& shard, double temperature,
     return loss(b, values);
   };
   return guarded([&] {
-    return groups->pp() == nullptr ? accumulate_whole(shard, temperature, of_work)
-                                   : accumulate_pipeline(shard, temperature, of_work);
+    return groups->pp() == nullptr ? accumulate_whole(shard, transform, of_work)
+                                   : accumulate_pipeline(shard, transform, of_work);
   });
 }
 
-result<StepReport> TrainEngine::Impl::optimize(Shard& shard, double temperature, TokenCounts global,
-                                               const BatchLoss& loss, WeightedSums& sums) {
-  const result<void> done = accumulate(shard, temperature, loss);
+result<StepReport> TrainEngine::Impl::optimize(Shard& shard, const SamplingTransform& transform,
+                                               TokenCounts global, const BatchLoss& loss,
+                                               WeightedSums& sums) {
+  const result<void> done = accumulate(shard, transform, loss);
   TROUPE_TRY_VOID(agree(done ? std::nullopt : std::optional<Error>(done.error()), shard.counts));
   const auto finish = [&]() -> result<StepReport> {
     TROUPE_TRY_VOID(share_sums(sums));

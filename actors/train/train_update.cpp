@@ -1,4 +1,5 @@
 // The three kinds of update: policy, value, supervised.
+#include "actors/algorithm/ratio_metrics.hpp"
 #include "actors/train/train_engine_impl.hpp"
 #include "runtime/base/rng.hpp"
 
@@ -19,13 +20,17 @@ struct PolicyPart {
   std::vector<float> advantages;
   std::vector<float> reference;
   std::vector<float> weights;
+  std::vector<float> rollout;
+  std::vector<float> alphas;
   std::vector<std::int64_t> sequence_ids;
 
   PolicyPart(const MicroBatch& batch, const PolicyUpdate& update)
       : old_log_probs(batch.part(update.old_log_probs)),
         advantages(batch.part(update.advantages)),
         reference(batch.part(update.reference_log_probs)),
-        weights(batch.part(update.rollout_weights)) {
+        weights(batch.part(update.rollout_weights)),
+        rollout(batch.part(update.rollout_log_probs)),
+        alphas(batch.part(update.proximal_alphas)) {
     if (!update.sequence_ids.empty())
       for (const std::int64_t s : batch.sequences)
         sequence_ids.push_back(update.sequence_ids[static_cast<std::size_t>(s)]);
@@ -40,7 +45,9 @@ struct PolicyPart {
             .advantages = advantages,
             .rollout_weights = weights,
             .normaliser = normaliser,
-            .selection = nullptr};
+            .selection = nullptr,
+            .rollout_log_probs = rollout,
+            .proximal_alphas = alphas};
   }
 };
 
@@ -61,6 +68,11 @@ result<void> check_update(const PackedSequences& sequences, const PolicyUpdate& 
   TROUPE_TRY_VOID(check_size(update.advantages, tokens, "advantages"));
   TROUPE_TRY_VOID(check_size(update.reference_log_probs, tokens, "reference_log_probs", true));
   TROUPE_TRY_VOID(check_size(update.rollout_weights, tokens, "rollout_weights", true));
+  const bool reads_rollout = update.loss.reads_rollout || update.reports_ratios;
+  TROUPE_TRY_VOID(
+      check_size(update.rollout_log_probs, tokens, "rollout_log_probs", !reads_rollout));
+  TROUPE_TRY_VOID(check_size(update.proximal_alphas, tokens, "proximal_alphas", true));
+  if (update.cut.has_truncation()) TROUPE_TRY_VOID(update.transform().check());
   if (!(update.temperature > 0) || !std::isfinite(update.temperature))
     return fail(ErrorCode::kInvalidArgument, "update_policy: temperature {} is not positive",
                 update.temperature);
@@ -88,8 +100,7 @@ result<TokenSelection> select_tokens(TrainEngine::Impl& impl, Shard& shard,
                                      const PolicyLossOptions& loss_options,
                                      const LossNormaliser& normaliser) {
   const auto collect = [&]() -> result<CovarianceStatistics> {
-    TROUPE_TRY(const ShardOutput output,
-               impl.forward_all(shard, static_cast<double>(update.temperature)));
+    TROUPE_TRY(const ShardOutput output, impl.forward_all(shard, update.transform()));
     CovarianceStatistics statistics;
     for (std::size_t b = 0; b < shard.batches.size(); ++b) {
       if (shard.batches[b].rows.empty()) continue;
@@ -138,8 +149,12 @@ result<Metrics> TrainEngine::update_policy(const PackedSequences& sequences,
     TROUPE_TRY(selection, select_tokens(*impl_, *shard, update, objective.loss, normaliser));
   }
   WeightedSums sums;
+  Metrics metrics;
   const auto loss = [&](std::size_t b, ModelValues values) -> result<OutputGradient> {
     const PolicyPart part(shard->batches[b], update);
+    if (update.reports_ratios)
+      TROUPE_TRY_VOID(
+          add_ratio_metrics(shard->view(b), values.primary, part.rollout, "rollout_corr", metrics));
     PolicyObjectiveInput input{.loss = part.loss_input(*shard, b, values.primary, normaliser),
                                .entropy = values.entropy,
                                .reference_log_probs = part.reference};
@@ -150,8 +165,7 @@ result<Metrics> TrainEngine::update_policy(const PackedSequences& sequences,
                           .entropy = std::move(out.entropy_gradient)};
   };
   TROUPE_TRY(const StepReport report,
-             impl_->optimize(*shard, static_cast<double>(update.temperature), global, loss, sums));
-  Metrics metrics;
+             impl_->optimize(*shard, update.transform(), global, loss, sums));
   add_metrics(sums, metrics);
   add_step_metrics(report, "actor", metrics);
   metrics.add("actor/tokens", static_cast<double>(shard->counts.tokens), Reduction::kSum);
@@ -185,7 +199,7 @@ result<Metrics> TrainEngine::update_value(const PackedSequences& sequences,
     sums.merge(out.metrics);
     return OutputGradient{.primary = std::move(out.loss.gradient), .entropy = {}};
   };
-  TROUPE_TRY(const StepReport report, impl_->optimize(*shard, 1.0, global, loss, sums));
+  TROUPE_TRY(const StepReport report, impl_->optimize(*shard, {}, global, loss, sums));
   Metrics metrics;
   add_metrics(sums, metrics);
   add_step_metrics(report, "critic", metrics);
@@ -216,7 +230,7 @@ result<Metrics> TrainEngine::update_sft(const PackedSequences& sequences,
     sums.add("train/loss", total, count);
     return gradient;
   };
-  TROUPE_TRY(const StepReport report, impl_->optimize(*shard, 1.0, global, loss, sums));
+  TROUPE_TRY(const StepReport report, impl_->optimize(*shard, {}, global, loss, sums));
   Metrics metrics;
   add_metrics(sums, metrics);
   add_step_metrics(report, "train", metrics);
@@ -232,7 +246,7 @@ result<double> TrainEngine::sft_loss(const PackedSequences& sequences,
   result<Shard> shard = impl_->make_shard(sequences, mask, impl_->forward_tokens_max());
   TROUPE_TRY(const TokenCounts global,
              impl_->agree(error_of(shard), shard ? shard->counts : TokenCounts{}));
-  TROUPE_TRY(const ShardOutput all, impl_->forward_all(*shard, 1.0));
+  TROUPE_TRY(const ShardOutput all, impl_->forward_all(*shard, {}));
   double total = 0;
   for (std::size_t t = 0; t < shard->mask.size(); ++t)
     if (shard->mask[t] != 0) total -= static_cast<double>(all.primary[t]);
