@@ -307,6 +307,28 @@ void RolloutEngine::Impl::finish(Sequence& sequence, StopReason reason,
   finished_.push_back(std::move(out));
 }
 
+std::optional<OutputView> RolloutEngine::Impl::output(SequenceId id, std::int64_t from) const {
+  const auto found = by_id_.find(id);
+  if (found == by_id_.end()) return std::nullopt;
+  const Sequence& sequence = *found->second;
+  TROUPE_CHECK(from >= 0 && from <= sequence.output_tokens(),
+               "rollout engine: output of sequence {} from token {} of {}", id.value, from,
+               sequence.output_tokens());
+  const auto first = static_cast<std::size_t>(from);
+  const auto prompt = static_cast<std::size_t>(sequence.prompt_tokens);
+  return OutputView{.tokens = std::span(sequence.tokens).subspan(prompt + first),
+                    .log_probs = std::span(sequence.log_probs).subspan(first),
+                    .full_log_probs = std::span(sequence.full_log_probs).subspan(first),
+                    .versions = std::span(sequence.versions).subspan(first)};
+}
+
+std::int64_t RolloutEngine::Impl::kv_tokens_free() const {
+  std::int64_t tokens = pool_.free_count() * kBlockTokens;
+  for (const auto& [id, sequence] : by_id_)
+    if (sequence->state == SequenceState::kWaiting) tokens -= sequence->length();
+  return std::max<std::int64_t>(tokens, 0);
+}
+
 void RolloutEngine::Impl::retire_groups() {
   for (PromptGroup* group : scheduler_.take_retired()) groups_.erase(group);
 }

@@ -62,6 +62,13 @@ class RolloutEngine::Impl {
   /// Queues a request that passed `check`; only the bound of the queue can refuse it.
   result<std::vector<SequenceId>> submit(GenerateRequest request);
   result<EngineStep> step();
+  /// One step; empty when the deadline of this or another rank has passed.
+  result<std::optional<EngineStep>> advance(bool expired);
+  std::optional<OutputView> output(SequenceId id, std::int64_t from) const;
+  result<std::int64_t> smallest(std::int64_t value) {
+    return ranks_ ? ranks_->minimum(value) : value;
+  }
+  std::int64_t kv_tokens_free() const;
   result<std::vector<GeneratedSequence>> generate(std::vector<GenerateRequest> requests,
                                                   Deadline deadline);
   bool abort(SequenceId id);
@@ -93,8 +100,6 @@ class RolloutEngine::Impl {
   result<void> check_canary(std::span<const std::int32_t> prompt, std::int32_t new_tokens) const;
   result<CanaryAnswer> run_canary(std::span<const std::int32_t> prompt, std::int32_t new_tokens);
 
-  /// One step; empty when the deadline of this or another rank has passed.
-  result<std::optional<EngineStep>> advance(bool expired);
   result<void> run_plan(EngineStep& report);
   result<Verdict> agree(RankClaim claim, const result<void>& ready);
   Digest digest_of_plan() const;

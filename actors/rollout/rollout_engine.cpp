@@ -42,12 +42,23 @@ result<CanaryAnswer> RolloutEngine::canary(std::span<const std::int32_t> prompt,
   return impl_->canary(prompt, new_tokens);
 }
 
+result<void> RolloutEngine::check(const GenerateRequest& request) const {
+  return impl_->check(request);
+}
 result<std::vector<SequenceId>> RolloutEngine::submit(GenerateRequest request) {
   TROUPE_TRY_VOID(impl_->check(request));
   return impl_->submit(std::move(request));
 }
 
 result<EngineStep> RolloutEngine::step() { return impl_->step(); }
+result<std::optional<EngineStep>> RolloutEngine::step_unless(bool expired) {
+  return impl_->advance(expired);
+}
+std::optional<OutputView> RolloutEngine::output(SequenceId id, std::int64_t from) const {
+  return impl_->output(id, from);
+}
+result<std::int64_t> RolloutEngine::smallest(std::int64_t value) { return impl_->smallest(value); }
+std::int64_t RolloutEngine::kv_tokens_free() const { return impl_->kv_tokens_free(); }
 std::vector<GeneratedSequence> RolloutEngine::take_finished() { return impl_->take_finished(); }
 std::int64_t RolloutEngine::unfinished() const { return impl_->unfinished(); }
 

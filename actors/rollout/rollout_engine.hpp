@@ -39,6 +39,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -90,6 +91,15 @@ struct CanaryAnswer {
   std::vector<float> log_probs;  ///< natural logs at temperature 1
   WeightVersion version;
   bool operator==(const CanaryAnswer&) const = default;
+};
+
+/// What an unfinished sequence has generated, from some token on. Views into the engine: they end
+/// with the next call that changes it.
+struct OutputView {
+  std::span<const std::int32_t> tokens;
+  std::span<const float> log_probs;
+  std::span<const float> full_log_probs;
+  std::span<const WeightVersion> versions;
 };
 
 /// What one step did.
@@ -150,6 +160,8 @@ class RolloutEngine {
   /// cache sleeps. Does not stop at stop ids. Collective with ranks.
   result<CanaryAnswer> canary(std::span<const std::int32_t> prompt, std::int32_t new_tokens);
 
+  /// What `submit` would say to it, but for the bound of the queue.
+  result<void> check(const GenerateRequest& request) const;
   /// Queues a request; ids are in the order of its samples. kInvalidArgument for a wrong request
   /// (naming field and value), kResourceExhausted for one that can never fit or a full queue.
   result<std::vector<SequenceId>> submit(GenerateRequest request);
@@ -157,6 +169,21 @@ class RolloutEngine {
   /// Schedules and runs one batch. Nothing queued: returns at once with zero rows.
   /// kConflict without weights or while the KV cache is released.
   result<EngineStep> step();
+
+  /// As `step`, but nothing happens, and the answer is empty, when `expired` is true on some rank:
+  /// so that all ranks stop after the same step, whatever their clocks say.
+  result<std::optional<EngineStep>> step_unless(bool expired);
+
+  /// Output tokens from `from` on (a resumed prefix counts) of an unfinished sequence; empty when
+  /// it is not under way. CHECKs that there are so many.
+  std::optional<OutputView> output(SequenceId id, std::int64_t from) const;
+
+  /// The smallest `value` of all ranks. Collective with ranks.
+  result<std::int64_t> smallest(std::int64_t value);
+
+  /// Tokens that the KV cache can still take, those of unfinished sequences that wait for their
+  /// blocks taken off; at least 0.
+  std::int64_t kv_tokens_free() const;
 
   /// Sequences that ended since the last call, in the order in which they ended.
   std::vector<GeneratedSequence> take_finished();
