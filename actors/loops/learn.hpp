@@ -12,7 +12,6 @@
 #include "actors/loops/columns.hpp"
 #include "actors/loops/sample_numbering.hpp"
 #include "actors/loops/step_report.hpp"
-#include "runtime/base/rng.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -20,11 +19,6 @@
 #include <utility>
 
 namespace troupe::actors {
-
-/// The sampling seed of a step: every step draws anew, also for a prompt that comes again.
-inline std::uint64_t step_seed(std::uint64_t run_seed, std::int64_t step) {
-  return mix_seed(run_seed, static_cast<std::uint64_t>(step));
-}
 
 /// Whether this step updates the policy, or warms the critic up only.
 template <World W>

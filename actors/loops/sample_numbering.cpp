@@ -2,6 +2,7 @@
 
 #include "actors/data/prompt_loader.hpp"
 #include "actors/loops/columns.hpp"
+#include "runtime/base/rng.hpp"
 
 #include <string>
 #include <utility>
@@ -13,6 +14,10 @@ using runtime::Batch;
 using runtime::Column;
 using runtime::Metrics;
 using runtime::Reduction;
+
+std::uint64_t step_seed(std::uint64_t run_seed, std::int64_t step) {
+  return mix_seed(run_seed, static_cast<std::uint64_t>(step));
+}
 
 result<Batch> number_samples(const Batch& prompts, std::int64_t group_size) {
   if (group_size < 1)

@@ -11,6 +11,9 @@
 
 namespace troupe::actors {
 
+/// The sampling seed of a step: every step draws anew, also for a prompt that comes again.
+std::uint64_t step_seed(std::uint64_t run_seed, std::int64_t step);
+
 /// Repeats every prompt `group_size` times, interleaved, and adds `group` (the prompt's place in
 /// this batch) and `sample_index` (0 … group_size − 1). Copies no payload.
 result<runtime::Batch> number_samples(const runtime::Batch& prompts, std::int64_t group_size);

@@ -186,6 +186,57 @@ result<void> Trajectory::absorb(const GeneratedSequence& answer) {
   return {};
 }
 
+result<void> Trajectory::extend(std::int64_t from, const SamplePrefix& piece,
+                                std::optional<StopReason> ended, std::string_view text_of_turn) {
+  const std::size_t count = piece.tokens.size();
+  if (piece.log_probs.size() != count || piece.full_log_probs.size() != count ||
+      piece.versions.size() != count)
+    return fail(ErrorCode::kConflict,
+                "{}: piece of {} tokens, {} log-probs, {} full log-probs, {} versions",
+                place_of(*this), count, piece.log_probs.size(), piece.full_log_probs.size(),
+                piece.versions.size());
+  if (from < turn_begin || from > length())
+    return fail(ErrorCode::kConflict, "{}: piece begins at {}, wanted {} (this turn) to {}",
+                place_of(*this), from, turn_begin, length());
+  const auto begin = static_cast<std::size_t>(from);
+  const std::size_t had = std::min(tokens.size() - begin, count);
+  for (std::size_t i = 0; i < had; ++i) {
+    const std::size_t at = begin + i;
+    if (piece.tokens[i] != tokens[at] || piece.versions[i] != versions[at] ||
+        !same_bits(piece.log_probs[i], log_probs[at]) ||
+        !same_bits(piece.full_log_probs[i], full_log_probs[at]))
+      return fail(ErrorCode::kConflict,
+                  "{}: token {} is {} of version {}, the piece says {} of version {}",
+                  place_of(*this), at, tokens[at], versions[at].value, piece.tokens[i],
+                  piece.versions[i].value);
+  }
+  const std::size_t added = count - had;
+  const bool repeated = ended && reason == *ended && begin + count == tokens.size();
+  if (state == TrajectoryState::kFinished && (added > 0 || (ended && !repeated)))
+    return fail(ErrorCode::kConflict, "{}: ended by {} at {} tokens, the piece adds {}",
+                place_of(*this), stop_reason_name(reason), tokens.size(), added);
+  if (static_cast<std::int64_t>(added) > budget_left())
+    return fail(ErrorCode::kConflict, "{}: {} more tokens, the budget has {}", place_of(*this),
+                added, budget_left());
+  if (ended && (*ended == StopReason::kAborted || *ended == StopReason::kFailed))
+    return fail(ErrorCode::kConflict, "{}: a turn does not end by {}", place_of(*this),
+                stop_reason_name(*ended));
+  const auto append = [had](auto& to, const auto& more) {
+    to.insert(to.end(), more.begin() + static_cast<std::ptrdiff_t>(had), more.end());
+  };
+  append(tokens, piece.tokens);
+  append(log_probs, piece.log_probs);
+  append(full_log_probs, piece.full_log_probs);
+  append(versions, piece.versions);
+  mask.resize(tokens.size(), 1);
+  sampler_position = prompt.size() + tokens.size();
+  if (!ended) return {};
+  state = TrajectoryState::kFinished;
+  reason = *ended;
+  text = text_of_turn;
+  return {};
+}
+
 result<void> Trajectory::append_environment(std::span<const std::int32_t> added,
                                             std::vector<std::byte> environment_state) {
   if (static_cast<std::int64_t>(added.size()) >= budget_left())

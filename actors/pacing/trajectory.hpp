@@ -27,6 +27,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace troupe::actors {
@@ -97,6 +98,13 @@ struct Trajectory {
   /// sent. `kAborted` leaves it partial, `kFailed` is the sequence's error and changes nothing.
   /// kConflict when the answer is of another sample or does not extend this one.
   result<void> absorb(const GeneratedSequence& answer);
+
+  /// Takes a piece of a sample under way: what came behind the first `from` tokens, and how the
+  /// turn ended if it did (`text` as engines give it). Extends, never rewrites: what is there
+  /// already must be repeated bit for bit, so the same piece twice changes nothing. kConflict for a
+  /// gap, a fork, a piece of an earlier turn, or more tokens than the budget has.
+  result<void> extend(std::int64_t from, const SamplePrefix& piece,
+                      std::optional<StopReason> ended = std::nullopt, std::string_view text = {});
 
   /// A turn of the environment: its tokens (masked) and its new state; the sample goes on behind
   /// them. kConflict when that leaves no budget: nothing changes then.
