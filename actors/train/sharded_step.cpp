@@ -90,19 +90,20 @@ result<double> TrainEngine::Impl::global_gradient_norm() {
   return std::sqrt(squares);
 }
 
-result<StepReport> TrainEngine::Impl::apply_gradients(bool nothing_to_learn) {
+result<StepReport> TrainEngine::Impl::apply_gradients(bool nothing_to_learn, double scale) {
   FlatParameters& parameters = decoder->parameters();
   TROUPE_TRY(const double norm, global_gradient_norm());
-  StepReport report{
-      .gradient_norm = norm, .lr = learning_rate(options.optimizer, steps), .skipped = false};
+  StepReport report{.gradient_norm = scale * norm,
+                    .lr = learning_rate(options.optimizer, steps),
+                    .skipped = false};
   report.skipped = nothing_to_learn || !std::isfinite(report.gradient_norm);
   if (report.skipped) return report;  // equal on all ranks: the norm has the same bits
   ++steps;
-  const double scale = clip_factor(report.gradient_norm, options.optimizer.grad_norm_max);
+  const double factor = scale * clip_factor(report.gradient_norm, options.optimizer.grad_norm_max);
   for (const ParameterRun& run : parameters.runs()) {
     const bool decay = parameters.segments()[run.segment].is_matrix();
     adamw(options.optimizer,
-          {.lr = report.lr, .gradient_scale = scale, .step = steps, .decay = decay},
+          {.lr = report.lr, .gradient_scale = factor, .step = steps, .decay = decay},
           part(parameters.weights(), run.weight_offset, run.count),
           part(parameters.shard_gradients(), run.shard_offset, run.count),
           part(std::span(first_moment), run.shard_offset, run.count),

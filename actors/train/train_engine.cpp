@@ -116,6 +116,7 @@ std::span<const NamedTensor> TrainEngine::weights() const {
 }
 
 result<void> TrainEngine::set_weights(std::span<const NamedTensor> source) {
+  TROUPE_TRY_VOID(impl_->check_not_streaming("set_weights"));
   return impl_->decoder->set_weights(source);
 }
 
@@ -144,14 +145,17 @@ TrainMemory TrainEngine::memory() const {
 
 Bytes TrainEngine::offload() {
   FlatParameters& parameters = impl_->decoder->parameters();
-  const Bytes held = bytes_of(parameters.gradient_elements()) + Bytes{parameters.gathered_bytes()};
-  parameters.release_gradients();
+  const auto bytes = [&parameters] {
+    return bytes_of(parameters.gradient_elements()) + Bytes{parameters.gathered_bytes()};
+  };
+  const Bytes held = bytes();
+  if (!step_is_open()) parameters.release_gradients();
   parameters.trim();
-  return held - Bytes{parameters.gathered_bytes()};
+  return held - bytes();
 }
 
 void TrainEngine::onload() {
-  if (impl_->options.trainable) impl_->decoder->parameters().zero_gradients();
+  if (impl_->options.trainable && !step_is_open()) impl_->decoder->parameters().zero_gradients();
 }
 
 }  // namespace troupe::actors

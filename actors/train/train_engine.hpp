@@ -149,7 +149,7 @@ class TrainEngine {
   /// losses that select tokens. Two collectives, and those of a cut model.
   result<runtime::Metrics> accumulate_policy(const PackedSequences& sequences,
                                              const PolicyUpdate& update);
-  /// Critic: the same. Metric critic/micro_batches.
+  /// Critic: the same; no metrics.
   result<runtime::Metrics> accumulate_value(const PackedSequences& sequences,
                                             const ValueUpdate& update);
   /// Divides by the counts of all parts of all ranks, sums over ranks, clips and steps, as one

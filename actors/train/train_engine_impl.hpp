@@ -61,6 +61,23 @@ struct ShardOutput {
   std::vector<float> entropy;
 };
 
+/// A step that is trained part by part (streamed_update.cpp).
+struct StreamedStep {
+  LossAggregation aggregation = LossAggregation::kTokenMean;
+  double scale_factor = 0;
+  std::int64_t epoch = 0;  ///< of the ranks' collective when the step was opened
+  TokenCounts counts;      ///< of all ranks' parts so far
+  WeightedSums sums;       ///< of this rank's parts so far
+  std::int64_t parts = 0;
+  std::optional<Error> failure;  ///< what left the gradients in an unknown state
+
+  void take(const TokenCounts& part, const WeightedSums& of_part) {
+    counts += part;
+    sums.merge(of_part);
+    ++parts;
+  }
+};
+
 struct TrainEngine::Impl {
   TrainEngineOptions options;
   std::unique_ptr<TrainGroups> groups;
@@ -70,7 +87,8 @@ struct TrainEngine::Impl {
   std::vector<float> first_moment;
   std::vector<float> second_moment;
   std::int64_t steps = 0;
-  std::int64_t metered_tokens = 0;  // largest micro-batch whose activations were measured
+  std::optional<StreamedStep> streamed;  // open while gradients of its parts are in the buffer
+  std::int64_t metered_tokens = 0;       // largest micro-batch whose activations were measured
   std::int64_t activations_peak = 0;
   std::int64_t micro_batches_peak = 0;  // most (run, micro-batch) pairs held at once
 
@@ -103,9 +121,12 @@ struct TrainEngine::Impl {
   /// Outputs of a shard without gradients, the same on all ranks with the same sequences. No
   /// collective unless the model is cut.
   result<ShardOutput> forward_all(Shard& shard, const SamplingTransform& transform);
-  /// Forward, loss and backward over all micro-batches; gradients add up. No collective unless the
-  /// model is cut. `loss` is called on the ranks that have the head; an error of it comes back at
-  /// the end, so that peers are not left alone in the middle.
+  /// Forward, loss and backward over all micro-batches; gradients are added to what the buffer has.
+  /// No collective unless the model is cut. `loss` is called on the ranks that have the head; an
+  /// error of it comes back at the end, so that peers are not left alone in the middle.
+  result<void> add_gradients(Shard& shard, const SamplingTransform& transform,
+                             const BatchLoss& loss);
+  /// The same from gradients of 0.
   result<void> accumulate(Shard& shard, const SamplingTransform& transform, const BatchLoss& loss);
   /// accumulate, then the sum over ranks, clip and AdamW. Two collectives, if the model is whole.
   /// `sums`, filled by `loss`, are then the same on all ranks with the same sequences.
@@ -123,10 +144,26 @@ struct TrainEngine::Impl {
   result<void> sum_gradients();
   /// √Σ g² over everything that the ranks own, each number once; the same on all ranks.
   result<double> global_gradient_norm();
-  /// Clip and AdamW on what this rank updates; then all have the weights that they hold.
-  result<StepReport> apply_gradients(bool nothing_to_learn);
+  /// Clip and AdamW on what this rank updates, with gradients `scale` times the buffer's; then all
+  /// have the weights that they hold.
+  result<StepReport> apply_gradients(bool nothing_to_learn, double scale = 1);
   /// Every number that this rank holds (train_state.cpp).
   std::vector<StateTarget> state_targets();
+
+  /// kInvalidArgument unless the engine is trainable and has this head; `call` is who asks.
+  result<void> check_trainable(ModelHead head, std::string_view call) const;
+  /// The same for a call that changes the weights at once: kConflict while a streamed step is open.
+  result<void> check_update(ModelHead head, std::string_view call) const;
+  result<void> check_not_streaming(std::string_view call) const;
+
+  // The streamed step (streamed_update.cpp).
+  std::int64_t world_epoch() const;
+  /// Is a step open, and can it go on.
+  result<void> check_streamed() const;
+  /// Adds a part's gradients to the open step, or opens it as `fresh`. Every rank is told of a
+  /// failure, which breaks the step. One collective, if the model is whole.
+  result<void> add_part(Shard& shard, const SamplingTransform& transform, const BatchLoss& loss,
+                        const StreamedStep& fresh);
 
   ModelOutput head(const MicroBatch& batch, const at::Tensor& hidden,
                    const SamplingTransform& transform);

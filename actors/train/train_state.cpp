@@ -159,6 +159,7 @@ result<void> TrainEngine::load_state(const std::string& json,
     restore(kSecondMomentPrefix, segment, impl_->second_moment);
   }
   impl_->steps = counters.steps;
+  abandon_step();  // its gradients are of other weights
   return {};
 }
 
@@ -207,6 +208,7 @@ result<void> TrainEngine::load_pieces(const std::string& json, std::span<const S
   TROUPE_TRY(const Counters counters, parse_counters(json, impl_->options.trainable));
   TROUPE_TRY_VOID(fill_pieces(impl_->state_targets(), pieces));
   impl_->steps = counters.steps;
+  abandon_step();  // its gradients are of other weights
   return {};
 }
 

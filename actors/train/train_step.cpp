@@ -70,6 +70,28 @@ result<Shard> TrainEngine::Impl::make_shard(const PackedSequences& sequences,
   return shard;
 }
 
+result<void> TrainEngine::Impl::check_trainable(ModelHead head, std::string_view call) const {
+  if (!options.trainable)
+    return fail(ErrorCode::kInvalidArgument, "{}: this engine was created with trainable = false",
+                call);
+  if (options.head != head)
+    return fail(ErrorCode::kInvalidArgument, "{}: this engine has the other head ({})", call,
+                options.head == ModelHead::kValue ? "value" : "language model");
+  return {};
+}
+
+result<void> TrainEngine::Impl::check_not_streaming(std::string_view call) const {
+  if (!streamed) return {};
+  return fail(ErrorCode::kConflict,
+              "{}: a streamed step of {} parts is open; finish or abandon it first", call,
+              streamed->parts);
+}
+
+result<void> TrainEngine::Impl::check_update(ModelHead head, std::string_view call) const {
+  TROUPE_TRY_VOID(check_trainable(head, call));
+  return check_not_streaming(call);
+}
+
 result<void> TrainEngine::Impl::begin() {
   use_threads();
   TROUPE_TRY_VOID(groups->refresh());
@@ -233,6 +255,11 @@ result<void> TrainEngine::Impl::accumulate_whole(const Shard& shard,
 result<void> TrainEngine::Impl::accumulate(Shard& shard, const SamplingTransform& transform,
                                            const BatchLoss& loss) {
   decoder->parameters().zero_gradients();
+  return add_gradients(shard, transform, loss);
+}
+
+result<void> TrainEngine::Impl::add_gradients(Shard& shard, const SamplingTransform& transform,
+                                              const BatchLoss& loss) {
   TROUPE_TRY_VOID(level(shard));
   const BatchLoss of_work = [&](std::size_t b, ModelValues values) -> result<OutputGradient> {
     if (shard.batches[b].origin.empty()) return OutputGradient{};

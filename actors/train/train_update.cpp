@@ -1,6 +1,5 @@
 // The three kinds of update: policy, value, supervised.
-#include "actors/algorithm/ratio_metrics.hpp"
-#include "actors/train/train_engine_impl.hpp"
+#include "actors/train/policy_pass.hpp"
 #include "runtime/base/rng.hpp"
 
 #include <torch/torch.h>
@@ -13,77 +12,6 @@ namespace {
 
 using runtime::Metrics;
 using runtime::Reduction;
-
-/// The policy's per-token inputs of one micro-batch, packed like it.
-struct PolicyPart {
-  std::vector<float> old_log_probs;
-  std::vector<float> advantages;
-  std::vector<float> reference;
-  std::vector<float> weights;
-  std::vector<float> rollout;
-  std::vector<float> alphas;
-  std::vector<std::int64_t> sequence_ids;
-
-  PolicyPart(const MicroBatch& batch, const PolicyUpdate& update)
-      : old_log_probs(batch.part(update.old_log_probs)),
-        advantages(batch.part(update.advantages)),
-        reference(batch.part(update.reference_log_probs)),
-        weights(batch.part(update.rollout_weights)),
-        rollout(batch.part(update.rollout_log_probs)),
-        alphas(batch.part(update.proximal_alphas)) {
-    if (!update.sequence_ids.empty())
-      for (const std::int64_t s : batch.sequences)
-        sequence_ids.push_back(update.sequence_ids[static_cast<std::size_t>(s)]);
-  }
-
-  PolicyLossInput loss_input(const Shard& shard, std::size_t batch,
-                             std::span<const float> log_probs,
-                             const LossNormaliser& normaliser) const {
-    return {.tokens = shard.view(batch, sequence_ids),
-            .log_probs = log_probs,
-            .old_log_probs = old_log_probs,
-            .advantages = advantages,
-            .rollout_weights = weights,
-            .normaliser = normaliser,
-            .selection = nullptr,
-            .rollout_log_probs = rollout,
-            .proximal_alphas = alphas};
-  }
-};
-
-result<void> check_trainable(const TrainEngineOptions& options, ModelHead head,
-                             std::string_view call) {
-  if (!options.trainable)
-    return fail(ErrorCode::kInvalidArgument, "{}: this engine was created with trainable = false",
-                call);
-  if (options.head != head)
-    return fail(ErrorCode::kInvalidArgument, "{}: this engine has the other head ({})", call,
-                options.head == ModelHead::kValue ? "value" : "language model");
-  return {};
-}
-
-result<void> check_update(const PackedSequences& sequences, const PolicyUpdate& update) {
-  const std::int64_t tokens = sequences.response_tokens();
-  TROUPE_TRY_VOID(check_size(update.old_log_probs, tokens, "old_log_probs"));
-  TROUPE_TRY_VOID(check_size(update.advantages, tokens, "advantages"));
-  TROUPE_TRY_VOID(check_size(update.reference_log_probs, tokens, "reference_log_probs", true));
-  TROUPE_TRY_VOID(check_size(update.rollout_weights, tokens, "rollout_weights", true));
-  const bool reads_rollout = update.loss.reads_rollout || update.reports_ratios;
-  TROUPE_TRY_VOID(
-      check_size(update.rollout_log_probs, tokens, "rollout_log_probs", !reads_rollout));
-  TROUPE_TRY_VOID(check_size(update.proximal_alphas, tokens, "proximal_alphas", true));
-  if (update.cut.has_truncation()) TROUPE_TRY_VOID(update.transform().check());
-  if (!(update.temperature > 0) || !std::isfinite(update.temperature))
-    return fail(ErrorCode::kInvalidArgument, "update_policy: temperature {} is not positive",
-                update.temperature);
-  if (!update.loss.apply)
-    return fail(ErrorCode::kInvalidArgument, "update_policy: no loss function is set");
-  const auto ids = static_cast<std::int64_t>(update.sequence_ids.size());
-  if (ids != sequences.count() && (ids != 0 || update.loss.selects_tokens()))
-    return fail(ErrorCode::kInvalidArgument, "update_policy: {} sequence ids for {} sequences", ids,
-                sequences.count());
-  return {};
-}
 
 /// make_shard after `check`, as one result.
 template <class Check>
@@ -134,10 +62,10 @@ result<TokenSelection> select_tokens(TrainEngine::Impl& impl, Shard& shard,
 
 result<Metrics> TrainEngine::update_policy(const PackedSequences& sequences,
                                            const PolicyUpdate& update) {
-  TROUPE_TRY_VOID(check_trainable(impl_->options, ModelHead::kLanguage, "update_policy"));
+  TROUPE_TRY_VOID(impl_->check_update(ModelHead::kLanguage, "update_policy"));
   TROUPE_TRY_VOID(impl_->begin());
   result<Shard> shard = checked_shard(*impl_, sequences, update.mask,
-                                      [&] { return check_update(sequences, update); });
+                                      [&] { return check_policy_update(sequences, update); });
   TROUPE_TRY(const TokenCounts global,
              impl_->agree(error_of(shard), shard ? shard->counts : TokenCounts{}));
   const LossNormaliser normaliser{.global = global, .scale_factor = update.loss_scale_factor};
@@ -148,25 +76,13 @@ result<Metrics> TrainEngine::update_policy(const PackedSequences& sequences,
   if (update.loss.selects_tokens()) {
     TROUPE_TRY(selection, select_tokens(*impl_, *shard, update, objective.loss, normaliser));
   }
-  WeightedSums sums;
-  Metrics metrics;
-  const auto loss = [&](std::size_t b, ModelValues values) -> result<OutputGradient> {
-    const PolicyPart part(shard->batches[b], update);
-    if (update.reports_ratios)
-      TROUPE_TRY_VOID(
-          add_ratio_metrics(shard->view(b), values.primary, part.rollout, "rollout_corr", metrics));
-    PolicyObjectiveInput input{.loss = part.loss_input(*shard, b, values.primary, normaliser),
-                               .entropy = values.entropy,
-                               .reference_log_probs = part.reference};
-    if (update.loss.selects_tokens()) input.loss.selection = &selection;
-    TROUPE_TRY(PolicyObjectiveOutput out, policy_objective(update.loss, input, objective));
-    sums.merge(out.metrics);
-    return OutputGradient{.primary = std::move(out.log_prob_gradient),
-                          .entropy = std::move(out.entropy_gradient)};
-  };
+  PolicyPass pass(*shard, update, objective, normaliser);
+  if (update.loss.selects_tokens()) pass.use(selection);
+  const auto loss = [&pass](std::size_t b, ModelValues values) { return pass.loss(b, values); };
   TROUPE_TRY(const StepReport report,
-             impl_->optimize(*shard, update.transform(), global, loss, sums));
-  add_metrics(sums, metrics);
+             impl_->optimize(*shard, update.transform(), global, loss, pass.sums));
+  Metrics metrics = std::move(pass.ratios);
+  add_metrics(pass.sums, metrics);
   add_step_metrics(report, "actor", metrics);
   metrics.add("actor/tokens", static_cast<double>(shard->counts.tokens), Reduction::kSum);
   metrics.add("actor/micro_batches", static_cast<double>(shard->batches.size()), Reduction::kSum);
@@ -175,29 +91,16 @@ result<Metrics> TrainEngine::update_policy(const PackedSequences& sequences,
 
 result<Metrics> TrainEngine::update_value(const PackedSequences& sequences,
                                           const ValueUpdate& update) {
-  TROUPE_TRY_VOID(check_trainable(impl_->options, ModelHead::kValue, "update_value"));
+  TROUPE_TRY_VOID(impl_->check_update(ModelHead::kValue, "update_value"));
   TROUPE_TRY_VOID(impl_->begin());
-  result<Shard> shard = checked_shard(*impl_, sequences, update.mask, [&]() -> result<void> {
-    const std::int64_t tokens = sequences.response_tokens();
-    TROUPE_TRY_VOID(check_size(update.returns, tokens, "returns"));
-    return check_size(update.old_values, tokens, "old_values", update.options.clip <= 0);
-  });
+  result<Shard> shard = checked_shard(*impl_, sequences, update.mask,
+                                      [&] { return check_value_update(sequences, update); });
   TROUPE_TRY(const TokenCounts global,
              impl_->agree(error_of(shard), shard ? shard->counts : TokenCounts{}));
+  const LossNormaliser normaliser{.global = global, .scale_factor = update.loss_scale_factor};
   WeightedSums sums;
-  const auto loss = [&](std::size_t b, ModelValues values) -> result<OutputGradient> {
-    const std::vector<float> returns = shard->batches[b].part(update.returns);
-    const std::vector<float> old_values = shard->batches[b].part(update.old_values);
-    TROUPE_TRY(
-        ValueLossOutput out,
-        value_loss({.tokens = shard->view(b),
-                    .values = values.primary,
-                    .old_values = old_values,
-                    .returns = returns,
-                    .normaliser = {.global = global, .scale_factor = update.loss_scale_factor}},
-                   update.options));
-    sums.merge(out.metrics);
-    return OutputGradient{.primary = std::move(out.loss.gradient), .entropy = {}};
+  const auto loss = [&](std::size_t b, ModelValues values) {
+    return value_batch_loss(*shard, update, normaliser, b, values, sums);
   };
   TROUPE_TRY(const StepReport report, impl_->optimize(*shard, {}, global, loss, sums));
   Metrics metrics;
@@ -208,7 +111,7 @@ result<Metrics> TrainEngine::update_value(const PackedSequences& sequences,
 
 result<Metrics> TrainEngine::update_sft(const PackedSequences& sequences,
                                         std::span<const std::uint8_t> mask) {
-  TROUPE_TRY_VOID(check_trainable(impl_->options, ModelHead::kLanguage, "update_sft"));
+  TROUPE_TRY_VOID(impl_->check_update(ModelHead::kLanguage, "update_sft"));
   TROUPE_TRY_VOID(impl_->begin());
   result<Shard> shard = impl_->make_shard(sequences, mask, impl_->options.micro_batch_tokens_max);
   TROUPE_TRY(const TokenCounts global,
