@@ -109,7 +109,10 @@ result<void> CorrectionStep::begin(Batch& batch) const {
 
 result<Batch> CorrectionStep::weights(const Batch& batch, runtime::PullMeter* meter) const {
   Batch out(batch.rows());
-  if (!computes_weights()) return out;
+  if (!computes_weights()) {
+    if (!options_.in_loss) out.metrics().add("rollout_corr/masked_fraction", 0, Reduction::kMean);
+    return out;
+  }
   TROUPE_TRY(const CorrectionColumns columns,
              read_columns(batch, options_.correction.negative_kl_max.has_value(), meter));
   TROUPE_TRY(CorrectionOutput found, rollout_correction(columns.input(), options_.correction));

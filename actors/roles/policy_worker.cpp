@@ -1,10 +1,13 @@
 #include "actors/roles/policy_worker.hpp"
 
+#include "actors/algorithm/ratio_metrics.hpp"
 #include "actors/loops/columns.hpp"
 #include "actors/roles/batch_pack.hpp"
+#include "actors/roles/update_columns.hpp"
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,7 +46,11 @@ result<void> compare_log_probs(const Batch& batch, const PackedBatch& packed,
   metrics.add("training/rollout_probs_diff_mean", sum / count, Reduction::kMean, count);
   metrics.add("training/rollout_probs_diff_max", largest, Reduction::kMax);
   metrics.add("training/rollout_log_probs_diff_max", largest_log, Reduction::kMax);
-  return {};
+  std::vector<std::int64_t> offsets(packed.response_lengths.size() + 1, 0);
+  std::partial_sum(packed.response_lengths.begin(), packed.response_lengths.end(),
+                   offsets.begin() + 1);
+  return add_ratio_metrics(TokenBatchView{.offsets = offsets, .mask = mask}, trainer, rollout,
+                           "rollout_corr", metrics);
 }
 
 }  // namespace
@@ -67,8 +74,9 @@ result<std::unique_ptr<PolicyWorker>> PolicyWorker::create(runtime::WorkerContex
 result<Batch> PolicyWorker::log_probs(const Batch& batch, const LogProbRequest& request) {
   TROUPE_TRY(const Batch local, batch.resolve());
   TROUPE_TRY(const PackedBatch packed, pack_batch(local));
-  TROUPE_TRY(TokenLogProbs output,
-             engine_->log_probs(packed.pack.view(), request.temperature, false));
+  SamplingTransform transform = request.cut;
+  transform.temperature = static_cast<double>(request.temperature);
+  TROUPE_TRY(TokenLogProbs output, engine_->log_probs(packed.pack.view(), transform));
   Batch out(batch.rows());
   if (request.compare)
     TROUPE_TRY_VOID(compare_log_probs(local, packed, output.log_probs, out.metrics()));
@@ -80,31 +88,12 @@ result<Batch> PolicyWorker::log_probs(const Batch& batch, const LogProbRequest& 
 result<Metrics> PolicyWorker::update(const Batch& batch, const PolicyUpdateSettings& settings) {
   if (losses_ == nullptr)
     return fail(ErrorCode::kUnsupported, "update: this rank was given no policy losses");
-  TROUPE_TRY(const PolicyLoss loss, losses_->find(settings.loss));
+  TROUPE_TRY(PolicyLoss loss, update_loss(*losses_, settings));
   TROUPE_TRY(const Batch local, batch.resolve());
-  TROUPE_TRY(const PackedBatch packed, pack_batch(local));
-  TROUPE_TRY(const std::vector<std::uint8_t> mask, response_mask(local, packed));
-  TROUPE_TRY(const std::vector<float> old_log_probs,
-             token_values(local, column::kOldLogProbs, packed));
-  TROUPE_TRY(const std::vector<float> advantages, token_values(local, column::kAdvantages, packed));
-  std::vector<float> reference;
-  if (local.has(column::kReferenceLogProbs)) {
-    TROUPE_TRY(reference, token_values(local, column::kReferenceLogProbs, packed));
-  }
-  TROUPE_TRY(const Column ids, local.require(column::kSequenceId));
-  const std::vector<std::int64_t> sequence_ids = ids.values<std::int64_t>();
-  const PolicyUpdate update{.old_log_probs = old_log_probs,
-                            .advantages = advantages,
-                            .mask = mask,
-                            .reference_log_probs = reference,
-                            .rollout_weights = {},
-                            .sequence_ids = sequence_ids,
-                            .temperature = settings.temperature,
-                            .loss = loss,
-                            .objective = settings.objective,
-                            .loss_scale_factor = settings.loss_scale_factor};
+  TROUPE_TRY(const UpdateColumns columns, UpdateColumns::read(local, settings));
+  const PolicyUpdate update = columns.update(std::move(loss), settings);
   TROUPE_TRY(const auto lease, start_update());
-  return engine_->update_policy(packed.pack.view(), update);
+  return engine_->update_policy(columns.packed.pack.view(), update);
 }
 
 result<Metrics> PolicyWorker::update_sft(const Batch& batch) {

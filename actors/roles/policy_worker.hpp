@@ -7,6 +7,8 @@
 // **Invariants:** every rank of the group gets the same calls; a rank may have no rows.
 
 #include "actors/algorithm/objective.hpp"
+#include "actors/algorithm/processed_distribution.hpp"
+#include "actors/algorithm/rollout_correction.hpp"
 #include "actors/roles/publication_wire.hpp"
 #include "actors/roles/role_wire.hpp"
 #include "actors/roles/train_worker.hpp"
@@ -24,14 +26,37 @@ namespace troupe::actors {
 /// How log-probs are asked for.
 struct LogProbRequest {
   float temperature = 1.0F;
-  std::string column;    ///< name of the resulting column
-  bool compare = false;  ///< also report the distance to `rollout_log_probs`
+  std::string column;          ///< name of the resulting column
+  bool compare = false;        ///< also report the distance to `rollout_log_probs`
+  SamplingTransform cut = {};  ///< of PolicyUpdate
 
   static constexpr auto fields() {
     using runtime::field;
     return std::tuple{field("temperature", &LogProbRequest::temperature),
                       field("column", &LogProbRequest::column),
-                      field("compare", &LogProbRequest::compare)};
+                      field("compare", &LogProbRequest::compare),
+                      field("cut", &LogProbRequest::cut)};
+  }
+};
+
+/// What an update does about data of another policy; docs/algorithms.md.
+struct UpdateCorrection {
+  bool reads_rollout = false;      ///< `rollout_log_probs` are needed, by what follows or the loss
+  CorrectionOptions in_loss = {};  ///< applied to the current policy: `corrected_loss`
+  bool reports_ratios = false;     ///< nobody else has seen the ratios: log_probs was not asked
+  bool interpolates = false;       ///< proximal log-probs by `weight_versions` (proximal.hpp)
+  std::int64_t version_proximal = 0;  ///< of the step's start; set by the role for each update
+  double version_policy = 0;          ///< of this update; set by the role
+
+  static constexpr auto fields() {
+    using runtime::field;
+    using T = UpdateCorrection;
+    return std::tuple{field("reads_rollout", &T::reads_rollout),
+                      field("in_loss", &T::in_loss),
+                      field("reports_ratios", &T::reports_ratios),
+                      field("interpolates", &T::interpolates),
+                      field("version_proximal", &T::version_proximal),
+                      field("version_policy", &T::version_policy)};
   }
 };
 
@@ -41,13 +66,18 @@ struct PolicyUpdateSettings {
   PolicyObjectiveOptions objective;  ///< a KL coefficient ≠ 0 reads `ref_log_prob`
   float temperature = 1.0F;
   double loss_scale_factor = 0;
+  SamplingTransform cut = {};  ///< of PolicyUpdate
+  UpdateCorrection correction = {};
 
   static constexpr auto fields() {
     using runtime::field;
     using T = PolicyUpdateSettings;
-    return std::tuple{field("loss", &T::loss), field("objective", &T::objective),
+    return std::tuple{field("loss", &T::loss),
+                      field("objective", &T::objective),
                       field("temperature", &T::temperature),
-                      field("loss_scale_factor", &T::loss_scale_factor)};
+                      field("loss_scale_factor", &T::loss_scale_factor),
+                      field("cut", &T::cut),
+                      field("correction", &T::correction)};
   }
 };
 
@@ -57,14 +87,15 @@ class PolicyWorker : public TrainWorker {
                                                       const TrainWorkerOptions& options,
                                                       WeightSeat seat = {});
 
-  /// `prompts`, `responses` → the column named in the request, jagged f32; metrics
-  /// `training/rollout_probs_diff_{mean,max}` and `training/rollout_log_probs_diff_max` when
-  /// compared.
+  /// `prompts`, `responses` → the column named in the request, jagged f32. Metrics when compared:
+  /// `training/rollout_probs_diff_{mean,max}`, `training/rollout_log_probs_diff_max`, and the raw
+  /// ratios of add_ratio_metrics under `rollout_corr`.
   result<runtime::Batch> log_probs(const runtime::Batch& batch, const LogProbRequest& request);
 
   /// One optimizer step on this rank's share of a mini-batch: `prompts`, `responses`,
-  /// `response_mask`, `old_log_probs`, `advantages`, `sequence_id` (i64), and `ref_log_prob` where
-  /// there is one. Metrics as in TrainEngine::update_policy.
+  /// `response_mask`, `old_log_probs`, `advantages`, `sequence_id` (i64); `ref_log_prob` and
+  /// `rollout_weights` where there are; `rollout_log_probs` and `weight_versions` as the settings
+  /// say. Metrics as in TrainEngine::update_policy.
   result<runtime::Metrics> update(const runtime::Batch& batch,
                                   const PolicyUpdateSettings& settings);
 

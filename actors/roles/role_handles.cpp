@@ -98,21 +98,40 @@ task<Batch> GroupReference::log_probs(Batch batch) {
   co_return value_or_throw(found.reorder(rows.inverse));
 }
 
-task<Metrics> GroupPolicy::update(Batch batch) {
-  Batch needed = with_sequence_ids(select_present(
+Batch GroupPolicy::update_columns(const Batch& batch) const {
+  Batch needed = select_present(
       batch, {column::kPrompts, column::kResponses, column::kResponseMask, column::kOldLogProbs,
-              column::kAdvantages, column::kReferenceLogProbs}));
+              column::kAdvantages, column::kReferenceLogProbs, column::kRolloutWeights});
+  const auto add = [&](std::string_view name) {
+    value_or_throw(needed.set(std::string(name), value_or_throw(batch.require(name))));
+  };
+  if (settings_.correction.reads_rollout) add(column::kRolloutLogProbs);
+  if (settings_.correction.interpolates) add(column::kVersions);
+  return with_sequence_ids(std::move(needed));
+}
+
+PolicyUpdateSettings GroupPolicy::update_settings(std::int64_t epoch, double progress) const {
+  PolicyUpdateSettings settings = settings_;
+  settings.objective.loss.seed = mix_seed(
+      settings_.objective.loss.seed, static_cast<std::uint64_t>(updates_ * plan_.epochs + epoch));
+  settings.correction.version_proximal = updates_;
+  settings.correction.version_policy = static_cast<double>(updates_) + progress;
+  return settings;
+}
+
+task<Metrics> GroupPolicy::update(Batch batch) {
+  Batch needed = update_columns(batch);
   Metrics metrics;
+  double done = 0;
   for (std::int64_t epoch = 0; epoch < plan_.epochs; ++epoch) {
     const std::vector<Batch> parts =
         planned_minibatches(needed, plan_, updates_, epoch, group_.mesh().data_parts());
+    const double total = static_cast<double>(plan_.epochs) * static_cast<double>(parts.size());
     for (const Batch& part : parts) {
-      PolicyUpdateSettings settings = settings_;
-      settings.objective.loss.seed =
-          mix_seed(settings_.objective.loss.seed,
-                   static_cast<std::uint64_t>(updates_ * plan_.epochs + epoch));
+      PolicyUpdateSettings settings = update_settings(epoch, done / total);
       Metrics step = co_await group_.call<&PolicyWorker::update>(part, std::move(settings));
       value_or_throw(metrics.merge(step));
+      done += 1;
     }
   }
   ++updates_;

@@ -82,11 +82,17 @@ class GroupPolicy {
   /// All epochs over all mini-batches; the metrics of their steps are merged.
   runtime::task<runtime::Metrics> update(runtime::Batch batch);
 
-  /// Updates so far; seeds the shuffle, so it is part of a checkpoint.
+  /// Updates so far; seeds the shuffle, so it is part of a checkpoint. It is also the version of
+  /// the weights at the start of a step.
   std::int64_t updates() const { return updates_; }
   void set_updates(std::int64_t count) { updates_ = count; }
 
  private:
+  /// The columns that an update reads, with `sequence_id`.
+  runtime::Batch update_columns(const runtime::Batch& batch) const;
+  /// `progress`: the share of the step's updates that is done.
+  PolicyUpdateSettings update_settings(std::int64_t epoch, double progress) const;
+
   runtime::WorkerGroup<PolicyWorker>& group_;
   GroupReference current_;
   PolicyUpdateSettings settings_;
