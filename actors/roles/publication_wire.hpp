@@ -4,7 +4,7 @@
 // with whom they are exchanged; and what is asked after it.
 //
 // **Threads:** plain values.
-// **Invariants:** rank ids of layouts are those of devices: rank i of every group sits on device i.
+// **Invariants:** rank ids of layouts are numbers of devices.
 
 #include "actors/rollout/rollout_engine.hpp"
 #include "reshard/layout.hpp"
@@ -96,12 +96,17 @@ struct PublicationSetup {
   reshard::Roster target;
   Bytes bucket;
   std::vector<std::uint8_t> key;  ///< of the ports of this job's processes; never logged
+  /// Where the ranks of this group begin in `target.ranks`; several groups may be targets.
+  std::int32_t target_first = 0;
+  /// What becomes of samples that are under way.
+  WeightUpdate update = WeightUpdate::kDrain;
 
   static constexpr auto fields() {
     using runtime::field;
     using T = PublicationSetup;
     return std::tuple{field("source", &T::source), field("target", &T::target),
-                      field("bucket", &T::bucket), field("key", &T::key)};
+                      field("bucket", &T::bucket), field("key", &T::key),
+                      field("target_first", &T::target_first), field("update", &T::update)};
   }
 };
 

@@ -62,8 +62,11 @@ result<std::unique_ptr<RolloutWorker>> make_rollout(RankParts& parts, WorkerCont
   TROUPE_TRY(const RolloutSpec wanted, runtime::decode_value<RolloutSpec>(spec));
   TROUPE_TRY(const ModelConfig model, config_of(wanted.model));
   parts.declare(rollout_phases());
-  RolloutWorker::Options options{
-      .model = model, .engine = wanted.engine, .memory = parts.lanes.get(), .seat = parts.seat()};
+  RolloutWorker::Options options{.model = model,
+                                 .engine = wanted.engine,
+                                 .memory = parts.lanes.get(),
+                                 .seat = parts.seat(),
+                                 .delay = wanted.delay};
   if (!wanted.model.tokenizer_folder.empty()) {
     TROUPE_TRY_VOID(parts.open_tokenizer(wanted.model.tokenizer_folder));
     options.engine.token_bytes = [&parts](std::int32_t id) {

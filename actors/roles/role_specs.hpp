@@ -9,6 +9,7 @@
 
 #include "actors/model/weight_set.hpp"
 #include "actors/roles/role_wire.hpp"
+#include "actors/roles/simulated_delay.hpp"
 #include "actors/rollout/rollout_engine.hpp"
 
 #include <cstdint>
@@ -65,9 +66,11 @@ struct TrainSpec {
 struct RolloutSpec {
   ModelSource model;
   EngineOptions engine;  ///< without `token_bytes`, which comes from the tokenizer
+  SimulatedDelay delay = {};
   static constexpr auto fields() {
     using runtime::field;
-    return std::tuple{field("model", &RolloutSpec::model), field("engine", &RolloutSpec::engine)};
+    return std::tuple{field("model", &RolloutSpec::model), field("engine", &RolloutSpec::engine),
+                      field("delay", &RolloutSpec::delay)};
   }
 };
 

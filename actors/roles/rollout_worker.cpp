@@ -2,10 +2,12 @@
 
 #include "actors/data/prompt_loader.hpp"
 #include "actors/loops/columns.hpp"
+#include "actors/rollout/block_pool.hpp"
 #include "actors/rollout/model_share.hpp"
 #include "reshard/model_shape.hpp"
 #include "runtime/base/log.hpp"
 
+#include <algorithm>
 #include <span>
 #include <string>
 #include <utility>
@@ -47,11 +49,13 @@ result<std::vector<GenerateRequest>> requests_of(const Batch& batch,
   return requests;
 }
 
-/// Columns of finished sequences, which come in row order.
-result<Batch> batch_of(std::vector<GeneratedSequence> sequences) {
+/// Columns of finished sequences, which come in row order. `processed`: also the log-probs of the
+/// distribution that was drawn from, where it is another one.
+result<Batch> batch_of(std::vector<GeneratedSequence> sequences, bool processed) {
   std::vector<std::int32_t> tokens;
   std::vector<std::uint8_t> mask;
   std::vector<float> log_probs;
+  std::vector<float> drawn_log_probs;
   std::vector<std::int64_t> versions;
   std::vector<std::int64_t> lengths;
   std::vector<std::string> reasons;
@@ -61,6 +65,9 @@ result<Batch> batch_of(std::vector<GeneratedSequence> sequences) {
     tokens.insert(tokens.end(), sequence.tokens.begin(), sequence.tokens.end());
     log_probs.insert(log_probs.end(), sequence.full_log_probs.begin(),
                      sequence.full_log_probs.end());
+    if (processed)
+      drawn_log_probs.insert(drawn_log_probs.end(), sequence.log_probs.begin(),
+                             sequence.log_probs.end());
     for (const WeightVersion version : sequence.versions) versions.push_back(version.value);
     mask.resize(tokens.size(), sequence.reason == StopReason::kFailed ? 0 : 1);
     reasons.emplace_back(stop_reason_name(sequence.reason));
@@ -71,6 +78,9 @@ result<Batch> batch_of(std::vector<GeneratedSequence> sequences) {
       out.set(std::string(column::kResponseMask), Column::jagged(std::move(mask), lengths)));
   TROUPE_TRY_VOID(out.set(std::string(column::kRolloutLogProbs),
                           Column::jagged(std::move(log_probs), lengths)));
+  if (processed)
+    TROUPE_TRY_VOID(out.set(std::string(column::kProcessedLogProbs),
+                            Column::jagged(std::move(drawn_log_probs), lengths)));
   TROUPE_TRY_VOID(
       out.set(std::string(column::kVersions), Column::jagged(std::move(versions), lengths)));
   TROUPE_TRY_VOID(out.set(std::string(column::kStopReason), Column::strings(reasons)));
@@ -96,32 +106,38 @@ result<void> check_failures(std::span<const GeneratedSequence> sequences, RankId
   return {};
 }
 
-void add_stats(const RolloutStats& stats, Metrics& metrics) {
-  const auto add = [&](std::string_view name, std::int64_t value) {
-    metrics.add(name, static_cast<double>(value), Reduction::kSum);
-  };
-  add("rollout/tokens_generated", stats.tokens_generated);
-  add("rollout/prefill_tokens", stats.prefill_tokens);
-  add("rollout/prefix_tokens_shared", stats.prefix_tokens_shared);
-  add("rollout/preemptions", stats.preemptions);
-  add("rollout/failed", stats.failed);
-  metrics.add("rollout/engine_s", stats.step_s, Reduction::kMax);
+/// Of each sample, in row order; empty when nothing is simulated.
+std::vector<Duration> declared_times(const SimulatedDelay& delay,
+                                     std::span<const GenerateRequest> requests) {
+  std::vector<Duration> times;
+  if (!delay.on()) return times;
+  for (const GenerateRequest& request : requests)
+    for (const std::uint32_t& sample : request.sample_indices)
+      times.push_back(delay.of(request.prompt_id, sample, request.sampling.seed));
+  return times;
 }
 
 }  // namespace
 
-RolloutWorker::RolloutWorker(runtime::WorkerContext& context, WeightSeat seat)
+RolloutWorker::RolloutWorker(runtime::WorkerContext& context, const Options& options)
     : context_(context),
-      door_(std::move(seat), fmt::format("{} rank {}", context.group(), context.rank().value)) {}
+      door_(options.seat, fmt::format("{} rank {}", context.group(), context.rank().value)),
+      delay_(options.delay),
+      clock_(options.clock == nullptr ? machine_clock_ : *options.clock) {}
 
 result<std::unique_ptr<RolloutWorker>> RolloutWorker::create(runtime::WorkerContext& context,
                                                              const Options& options) {
-  std::unique_ptr<RolloutWorker> worker(new RolloutWorker(context, options.seat));
+  TROUPE_TRY_VOID(options.delay.check());
+  std::unique_ptr<RolloutWorker> worker(new RolloutWorker(context, options));
   if (context.mesh().axis_size("tp") > 1)
     worker->tp_ = std::make_unique<AxisCollective>(context, "tp");
   TROUPE_TRY(worker->engine_,
              RolloutEngine::create(options.model, options.engine, worker->tp_.get()));
-  worker->sink_ = std::make_unique<EngineSink>(*worker->engine_);
+  worker->stream_ =
+      std::make_unique<RolloutStream>(*worker->engine_, worker->delay_, worker->clock_);
+  worker->sink_ = std::make_unique<EngineSink>(*worker->engine_, [made = worker.get()] {
+    return made->stream_->settle(made->context_.deadline());
+  });
   TROUPE_TRY_VOID(worker->enter(options.memory));
   return worker;
 }
@@ -152,13 +168,43 @@ result<Batch> RolloutWorker::generate(const Batch& prompts, const SamplingOption
   if (!engine_->kv_resident()) TROUPE_TRY_VOID(engine_->acquire_kv());
   TROUPE_TRY(const Batch local, prompts.resolve());
   TROUPE_TRY(std::vector<GenerateRequest> requests, requests_of(local, sampling));
+  const TimePoint begin = clock_.now();
+  const std::vector<Duration> declared = declared_times(delay_, requests);
   engine_->reset_stats();
   TROUPE_TRY(std::vector<GeneratedSequence> sequences,
              engine_->generate(std::move(requests), context_.deadline()));
   TROUPE_TRY_VOID(check_failures(sequences, context_.rank()));
-  TROUPE_TRY(Batch out, batch_of(std::move(sequences)));
-  add_stats(engine_->stats(), out.metrics());
+  TROUPE_TRY(Batch out, batch_of(std::move(sequences), sampling.has_truncation()));
+  add_rollout_stats(engine_->stats(), out.metrics());
+  out.metrics().add("rollout/engine_s", engine_->stats().step_s, Reduction::kMax);
+  if (!delay_.on()) return out;
+  for (const Duration one : declared)
+    out.metrics().add("simulated/generation_delay_s", seconds(one), Reduction::kMean);
+  TROUPE_TRY_VOID(
+      wait_until(begin + simulated_makespan(declared, engine_->options().max_num_seqs)));
   return out;
+}
+
+/// For declared time to pass; kDeadline when the call ends before it.
+result<void> RolloutWorker::wait_until(TimePoint end) {
+  constexpr Duration kNapMax = std::chrono::milliseconds(200);
+  for (TimePoint now = clock_.now(); now < end; now = clock_.now()) {
+    if (context_.cancelled() || context_.deadline().passed())
+      return fail(ErrorCode::kDeadline,
+                  "rollout: {:.3f} s of simulated generation are left at the end of the call",
+                  seconds(end - now));
+    clock_.sleep_for(std::min(end - now, kNapMax));
+    context_.progress();
+  }
+  return {};
+}
+
+result<AdvanceReply> RolloutWorker::advance(const AdvanceRequest& request) {
+  // Others may have needed its memory between two slices; samples under way are then recomputed.
+  if (engine_->has_weights() && !engine_->kv_resident()) TROUPE_TRY_VOID(engine_->acquire_kv());
+  TROUPE_TRY(AdvanceReply reply, stream_->advance(request, context_.deadline()));
+  context_.progress(reply.steps);
+  return reply;
 }
 
 result<void> RolloutWorker::load_weights(const WeightHandle& weights) {
@@ -170,6 +216,11 @@ result<void> RolloutWorker::load_weights(const WeightHandle& weights) {
   return engine_->load_weights(rows.tensors(), weights.version);
 }
 
+result<RolloutCapacity> RolloutWorker::capacity() {
+  return RolloutCapacity{.samples_max = engine_->options().max_num_seqs,
+                         .tokens_max = engine_->options().kv_blocks * kBlockTokens};
+}
+
 result<WeightLayout> RolloutWorker::weight_layout() {
   return WeightLayout{.tensors = reshard::canonical_tensors(shape_of(engine_->config())),
                       .layout = engine_->layout(),
@@ -179,10 +230,11 @@ result<WeightLayout> RolloutWorker::weight_layout() {
 result<void> RolloutWorker::open_publication(const PublicationSetup& setup) {
   target_.reset();
   TROUPE_TRY(auto plan, door_.open(setup));
-  const auto rank = static_cast<std::size_t>(context_.rank().value);
-  if (rank >= setup.target.ranks.size())
+  const auto rank = static_cast<std::size_t>(setup.target_first + context_.rank().value);
+  if (setup.target_first < 0 || rank >= setup.target.ranks.size())
     return fail(ErrorCode::kInvalidArgument, "publication: layouts of {} targets, this is rank {}",
                 setup.target.ranks.size(), rank);
+  sink_->set_update(setup.update);
   target_ = std::make_unique<reshard::PublicationTarget>(
       std::move(plan), setup.target.ranks[rank].rank, *sink_, door_.port(),
       reshard::TargetOptions{.bucket_bytes = setup.bucket.value});
