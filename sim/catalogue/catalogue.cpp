@@ -7,8 +7,6 @@
 #include <fmt/format.h>
 #include <yaml-cpp/yaml.h>
 
-#include <algorithm>
-#include <cmath>
 #include <set>
 #include <utility>
 
@@ -116,29 +114,6 @@ std::vector<std::string> names_of(const std::map<std::string, T>& all) {
 }
 
 }  // namespace
-
-result<void> DeviceSpec::validate() const {
-  const std::pair<const char*, double> positive[] = {
-      {"tflops", flops},       {"hbm_gb", memory_bytes}, {"hbm_tbs", memory_rate},
-      {"pcie_gbs", pcie_rate}, {"nic_gbits", nic_rate},  {"per_node", per_node}};
-  for (const auto& [field, value] : positive) {
-    if (!(value > 0) || !std::isfinite(value))
-      return fail(ErrorCode::kInvalidArgument, "device {}: {} is {}, wanted a positive number",
-                  name, field, value);
-  }
-  if (nvlink_rate < 0 || price_per_hour < 0)
-    return fail(ErrorCode::kInvalidArgument,
-                "device {}: nvlink {} B/s, price {}, wanted at least 0", name, nvlink_rate,
-                price_per_hour);
-  if (nvlink_rate > 0 && nvlink_domain < per_node)
-    return fail(ErrorCode::kInvalidArgument,
-                "device {}: an NVLink domain of {} devices is smaller than its node of {}", name,
-                nvlink_domain, per_node);
-  if (generation != "a100" && generation != "h100")
-    return fail(ErrorCode::kInvalidArgument, "device {}: generation {}, wanted a100 or h100", name,
-                generation);
-  return {};
-}
 
 result<void> Catalogue::add(std::string_view yaml, const std::string& source) {
   try {

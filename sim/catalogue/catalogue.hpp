@@ -6,34 +6,15 @@
 // **Invariants:** every entry was checked when it was read; names are those of the files.
 
 #include "runtime/base/result.hpp"
-#include "runtime/base/units.hpp"
+#include "sim/cost/device_spec.hpp"
 #include "sim/cost/model_spec.hpp"
 
-#include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace troupe::sim {
-
-/// One accelerator and the node that it comes in. Rates are per second.
-struct DeviceSpec {
-  std::string name{};
-  double flops = 0;         ///< dense bf16
-  double memory_bytes = 0;  ///< HBM
-  double memory_rate = 0;   ///< bytes/s of HBM
-  double nvlink_rate = 0;   ///< bytes/s in each direction; 0: none
-  double pcie_rate = 0;     ///< bytes/s in each direction
-  double nic_rate = 0;      ///< bytes/s of a node in each direction
-  int per_node = 8;         ///< devices
-  int nvlink_domain = 0;    ///< devices that NVLink joins; at least a node's, unless there is none
-  double price_per_hour = 0;  ///< of one device, US dollars
-  std::string generation{};   ///< whose efficiency priors it takes: `a100` or `h100`
-
-  /// kInvalidArgument naming device, field and value.
-  result<void> validate() const;
-};
 
 class Catalogue {
  public:

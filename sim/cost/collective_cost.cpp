@@ -1,0 +1,84 @@
+#include "sim/cost/collective_cost.hpp"
+
+#include <algorithm>
+#include <bit>
+
+namespace troupe::sim {
+
+double ring_all_reduce_s(int ranks, double bytes, const Link& link) {
+  if (ranks < 2) return 0;
+  const double n = ranks;
+  return 2 * (n - 1) * link.latency_s + 2 * (n - 1) / n * bytes / link.rate;
+}
+
+double tree_all_reduce_s(int ranks, double bytes, const Link& link) {
+  if (ranks < 2) return 0;
+  const auto depth = static_cast<double>(std::bit_width(static_cast<unsigned>(ranks - 1)));
+  return 2 * depth * link.latency_s + 2 * bytes / link.rate;
+}
+
+double all_reduce_s(int ranks, double bytes, const Link& link) {
+  return std::min(ring_all_reduce_s(ranks, bytes, link), tree_all_reduce_s(ranks, bytes, link));
+}
+
+double gather_s(int ranks, double bytes, const Link& link) {
+  if (ranks < 2) return 0;
+  const double n = ranks;
+  return (n - 1) * link.latency_s + (n - 1) / n * bytes / link.rate;
+}
+
+double chain_broadcast_s(int hops, double bytes, double chunk, const Link& link) {
+  if (hops < 1) return 0;
+  const double first = std::min(chunk, bytes);
+  return bytes / link.rate + hops * link.latency_s + (hops - 1) * first / link.rate;
+}
+
+Fabric::Fabric(const DeviceSpec& device, const Constants& constants)
+    : inside_{constants[Constant::kNvlinkLatency],
+              constants[Constant::kNvlinkShare] *
+                  (device.nvlink_rate > 0 ? device.nvlink_rate : device.pcie_rate)},
+      nic_{constants[Constant::kNicLatency], constants[Constant::kNicShare] * device.nic_rate},
+      domain_(device.nvlink_rate > 0 ? device.nvlink_domain : device.per_node) {}
+
+Link Fabric::across(int sharing) const {
+  return {nic_.latency_s, nic_.rate / std::max(1, sharing)};
+}
+
+int Fabric::ranks_inside(int ranks, int stride) const {
+  return std::clamp(domain_ / std::max(1, stride), 1, std::max(1, ranks));
+}
+
+double Fabric::all_reduce(int ranks, double bytes, int stride) const {
+  const int inside = ranks_inside(ranks, stride);
+  if (inside >= ranks) return all_reduce_s(ranks, bytes, inside_);
+  const int nodes = (ranks + inside - 1) / inside;
+  // The other groups with the same stride send through the same adapter at the same time.
+  const int sharing = std::min(domain_, inside * stride);
+  return 2 * gather_s(inside, bytes, inside_) +
+         all_reduce_s(nodes, bytes / inside, across(sharing));
+}
+
+double Fabric::gather(int ranks, double bytes, int stride) const {
+  const int inside = ranks_inside(ranks, stride);
+  if (inside >= ranks) return gather_s(ranks, bytes, inside_);
+  const int nodes = (ranks + inside - 1) / inside;
+  const int sharing = std::min(domain_, inside * stride);
+  return gather_s(nodes, bytes / inside, across(sharing)) + gather_s(inside, bytes, inside_);
+}
+
+double Fabric::all_to_all(int ranks, double bytes_a_rank, int stride) const {
+  const int inside = ranks_inside(ranks, stride);
+  if (inside >= ranks) return gather_s(ranks, bytes_a_rank, inside_);
+  const double abroad = static_cast<double>(ranks - inside) / ranks;
+  const int sharing = std::min(domain_, inside * stride);
+  const Link nic = across(sharing);
+  return (ranks - 1) * nic.latency_s +
+         std::max(abroad * bytes_a_rank / nic.rate, (1 - abroad) * bytes_a_rank / inside_.rate);
+}
+
+double Fabric::send(double bytes, bool same_domain, int sharing) const {
+  const Link link = same_domain ? inside_ : across(sharing);
+  return link.latency_s + bytes / link.rate;
+}
+
+}  // namespace troupe::sim

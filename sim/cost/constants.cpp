@@ -1,0 +1,66 @@
+#include "sim/cost/constants.hpp"
+
+#include "runtime/config/suggest.hpp"
+
+#include <fmt/format.h>
+
+#include <vector>
+
+namespace troupe::sim {
+namespace {
+
+// Sources: "Vidur": shares computed from its MIT-licensed operator profiles; "SimAI": its shipped
+// efficiency tables; both in reference simulator.md §2.6. "priors": no measurement at hand.
+constexpr std::array<ConstantInfo, kConstants> kTable{{
+    {"gemm_share", 0.74, 0.5, 0.85, "of peak", "Vidur: A100 and H100 at 2,048 tokens and more"},
+    {"weight_read_share", 0.78, 0.4, 0.92, "of HBM rate", "Vidur: 32 tokens and fewer"},
+    {"kv_read_share", 0.7, 0.4, 0.9, "of HBM rate", "priors"},
+    {"train_share", 0.72, 0.4, 0.95, "of the GEMM rate", "Megatron MFU 41-48 % on H100"},
+    {"decode_step_host", 1.0e-3, 2e-4, 1e-2, "s", "with captured graphs; 3-8 ms without"},
+    {"decode_sequence_host", 5.0e-5, 5e-6, 2e-4, "s", "20-100 µs, old engines at the high end"},
+    {"nvlink_share", 0.7, 0.4, 0.9, "of the rate", "Vidur: A100 62 %, H100 82 %; SimAI 0.69"},
+    {"nic_share", 0.8, 0.3, 0.95, "of the rate", "SimAI: 0.92 at 2 nodes, 0.76 at 16"},
+    {"nvlink_latency", 5.0e-6, 1e-6, 2e-5, "s a hop", "Vidur: 37-80 µs for eight devices"},
+    {"nic_latency", 1.5e-5, 3e-6, 5e-5, "s a hop", "priors"},
+    {"iteration_host", 5.0, 0, 30, "s a step", "fixed software costs, reference §7"},
+    {"minibatch_host", 0.3, 0, 3, "s an optimizer step", "priors"},
+    {"transition_host", 3.0, 0, 10, "s", "fit of HybridFlow figure 14, reference §1.4"},
+    {"engine_memory_share", 0.85, 0.4, 0.95, "of HBM", "engines' usual setting 0.6-0.9"},
+    {"engine_workspace", 4.0e9, 1e9, 8e9, "bytes", "2-4 GB and graphs 0.5-2 GB"},
+    {"kv_fragmentation", 0.05, 0, 0.1, "of the pool", "3-8 %"},
+}};
+
+}  // namespace
+
+std::span<const ConstantInfo, kConstants> constant_table() { return kTable; }
+
+const ConstantInfo& info_of(Constant constant) {
+  return kTable[static_cast<std::size_t>(constant)];
+}
+
+result<Constant> constant_from_name(std::string_view name) {
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < kConstants; ++i) {
+    if (kTable[i].name == name) return static_cast<Constant>(i);
+    names.emplace_back(kTable[i].name);
+  }
+  const auto near = runtime::nearest_name(name, names);
+  return fail(ErrorCode::kNotFound, "no constant {}{}", name,
+              near ? fmt::format(", did you mean {}?", *near)
+                   : fmt::format(", there are {}", fmt::join(names, ", ")));
+}
+
+Constants::Constants() {
+  for (std::size_t i = 0; i < kConstants; ++i) values_[i] = kTable[i].prior;
+}
+
+result<void> Constants::set(Constant constant, double value) {
+  const ConstantInfo& info = info_of(constant);
+  if (!(value >= info.low && value <= info.high))
+    return fail(ErrorCode::kInvalidArgument, "constant {}: {}, wanted {} to {} {}", info.name,
+                value, info.low, info.high, info.unit);
+  values_[static_cast<std::size_t>(constant)] = value;
+  return {};
+}
+
+}  // namespace troupe::sim
