@@ -1,0 +1,137 @@
+#include "sim/cost/decode_cost.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace troupe::sim {
+namespace {
+
+constexpr std::int64_t kBlockTokens = 16;
+
+/// Devices that share one copy of a KV head: heads beyond the model's own are replicated; latent
+/// caches are whole on every device.
+double kv_shares(const reshard::ModelShape& shape, int tp) {
+  if (shape.latent.kv_rank > 0) return 1;
+  return static_cast<double>(std::min<std::int64_t>(tp, shape.kv_heads));
+}
+
+bool divides(const reshard::ModelShape& shape, int tp) {
+  const bool kv = shape.latent.kv_rank > 0 || shape.kv_heads % tp == 0 || tp % shape.kv_heads == 0;
+  return shape.heads % tp == 0 && kv && shape.intermediate % tp == 0 &&
+         (shape.expert.experts == 0 || shape.expert.intermediate % tp == 0);
+}
+
+int nearest_tp(const reshard::ModelShape& shape, int wanted) {
+  for (int step = 1; step < 4096; ++step) {
+    if (wanted > step && divides(shape, wanted - step)) return wanted - step;
+    if (divides(shape, wanted + step)) return wanted + step;
+  }
+  return 1;
+}
+
+}  // namespace
+
+result<DecodeCost> DecodeCost::create(const ModelSpec& model, const DeviceSpec& device,
+                                      const EngineLayout& layout, const Constants& constants) {
+  TROUPE_TRY_VOID(model.validate());
+  TROUPE_TRY_VOID(device.validate());
+  if (layout.tp < 1 || !divides(model.shape, layout.tp))
+    return fail(ErrorCode::kInvalidArgument,
+                "model {}: tensor parallelism {} does not divide its {} heads, {} kv heads and mlp "
+                "width {}; the nearest that does is {}",
+                model.name, layout.tp, model.shape.heads, model.shape.kv_heads,
+                model.shape.intermediate, nearest_tp(model.shape, std::max(1, layout.tp)));
+  if (!(layout.weight_bytes > 0) || !(layout.kv_bytes > 0))
+    return fail(ErrorCode::kInvalidArgument,
+                "model {}: {} bytes a weight and {} a KV element, wanted positive numbers",
+                model.name, layout.weight_bytes, layout.kv_bytes);
+  return DecodeCost(model, device, layout, constants);
+}
+
+DecodeCost::DecodeCost(const ModelSpec& model, const DeviceSpec& device, const EngineLayout& layout,
+                       const Constants& constants)
+    : model_(model),
+      size_(size_of(model)),
+      device_(device),
+      layout_(layout),
+      constants_(constants),
+      fabric_(device, constants) {
+  std::sort(layout_.captured.begin(), layout_.captured.end());
+  const double tp = layout.tp;
+  flops_ = device.flops * constants[Constant::kGemmShare];
+  read_rate_ = device.memory_rate * constants[Constant::kWeightReadShare];
+  weight_bytes_ = static_cast<double>(size_.parameters) * layout.weight_bytes / tp;
+  kv_token_bytes_ = static_cast<double>(kv_elements_per_token(model)) * layout.kv_bytes /
+                    kv_shares(model.shape, layout.tp);
+  cached_token_s_ = kv_token_bytes_ / (device.memory_rate * constants[Constant::kKvReadShare]);
+}
+
+std::int64_t DecodeCost::padded(std::int64_t sequences) const {
+  const auto at = std::lower_bound(layout_.captured.begin(), layout_.captured.end(), sequences);
+  return at == layout_.captured.end() ? sequences : *at;
+}
+
+/// All layers and the head for `tokens` tokens that run together, without attention.
+double DecodeCost::layer_s(double tokens) const {
+  const double tp = layout_.tp;
+  const auto dense =
+      static_cast<double>(size_.layers * size_.attention + size_.dense_layers() * size_.dense_mlp +
+                          size_.expert_layers * (size_.router + size_.shared_expert));
+  double touched = 0;  // expert weights that are read: of those that some token chose
+  double chosen = 0;   // multiplied by, per token
+  if (size_.experts > 0) {
+    const double share =
+        static_cast<double>(size_.experts_per_token) / static_cast<double>(size_.experts);
+    const auto all = static_cast<double>(size_.expert_layers * size_.experts * size_.expert);
+    touched = all * (1 - std::pow(1 - share, tokens));
+    chosen = all * share;
+  }
+  const double read = (dense + touched) * layout_.weight_bytes / tp / read_rate_;
+  const double multiply = 2 * (dense + chosen) * tokens / tp / flops_;
+  const auto head = static_cast<double>(size_.head);
+  const double head_s =
+      std::max(head * layout_.weight_bytes / tp / read_rate_, 2 * head * tokens / tp / flops_);
+  const double message = 2 * tokens * static_cast<double>(model_.shape.hidden);
+  return std::max(read, multiply) + head_s +
+         2 * static_cast<double>(size_.layers) * fabric_.all_reduce(layout_.tp, message);
+}
+
+double DecodeCost::fixed_s(std::int64_t sequences) const {
+  if (sequences == 0) return 0;
+  return layer_s(static_cast<double>(padded(sequences))) + constants_[Constant::kDecodeStepHost] +
+         constants_[Constant::kDecodeSequenceHost] * static_cast<double>(sequences);
+}
+
+double DecodeCost::steps_s(std::int64_t sequences, double cached, std::int64_t steps) const {
+  const auto k = static_cast<double>(steps);
+  const auto b = static_cast<double>(sequences);
+  return k * fixed_s(sequences) + cached_token_s_ * (k * cached + b * k * (k - 1) / 2);
+}
+
+double DecodeCost::prefill_s(double tokens, double squares) const {
+  if (tokens <= 0) return 0;
+  return layer_s(tokens) + attention_flops_per_square(model_) * squares / layout_.tp / flops_;
+}
+
+result<std::int64_t> DecodeCost::kv_tokens() const {
+  const auto room_at = [&](double tp, double token_bytes) {
+    const double weights = static_cast<double>(size_.parameters) * layout_.weight_bytes / tp;
+    const double room = device_.memory_bytes * constants_[Constant::kEngineMemoryShare] - weights -
+                        constants_[Constant::kEngineWorkspace];
+    return room * (1 - constants_[Constant::kKvFragmentation]) / token_bytes;
+  };
+  const double tokens = room_at(layout_.tp, kv_token_bytes_);
+  if (tokens >= kBlockTokens)
+    return static_cast<std::int64_t>(tokens) / kBlockTokens * kBlockTokens;
+  int least = layout_.tp + 1;
+  while (least < 1024 && (!divides(model_.shape, least) || room_at(least, 1) < 1)) ++least;
+  return fail(
+      ErrorCode::kResourceExhausted,
+      "model {}: {:.1f} GB of weights and {:.1f} GB of workspace do not fit into {:.0f} % of "
+      "{} with {:.0f} GB; the least tensor parallelism that does is {}",
+      model_.name, weight_bytes_ / 1e9, constants_[Constant::kEngineWorkspace] / 1e9,
+      100 * constants_[Constant::kEngineMemoryShare], device_.name, device_.memory_bytes / 1e9,
+      least);
+}
+
+}  // namespace troupe::sim
