@@ -1,0 +1,170 @@
+#include "sim/cost/train_cost.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace troupe::sim {
+namespace {
+
+/// Bytes that an Adam step reads and writes for one parameter: master, two moments, gradient; then
+/// master, moments and the weight.
+constexpr double kAdamTraffic = 16 + 14;
+
+std::int64_t nearest_divisor(std::int64_t number, std::int64_t wanted) {
+  for (std::int64_t step = 1; step <= number; ++step) {
+    if (wanted > step && number % (wanted - step) == 0) return wanted - step;
+    if (number % (wanted + step) == 0) return wanted + step;
+  }
+  return 1;
+}
+
+}  // namespace
+
+result<TrainCost> TrainCost::create(const ModelSpec& model, const DeviceSpec& device,
+                                    const TrainLayout& layout, const Constants& constants) {
+  TROUPE_TRY_VOID(model.validate());
+  TROUPE_TRY_VOID(device.validate());
+  const reshard::ModelShape& shape = model.shape;
+  if (layout.tp < 1 || layout.pp < 1 || layout.dp < 1 || layout.ep < 1 ||
+      layout.virtual_stages < 1 || layout.micro_batch_tokens < 1)
+    return fail(ErrorCode::kInvalidArgument,
+                "layout tp {} pp {} dp {} ep {}, {} virtual stages, micro-batches of {} tokens: "
+                "wanted at least 1 of each",
+                layout.tp, layout.pp, layout.dp, layout.ep, layout.virtual_stages,
+                layout.micro_batch_tokens);
+  if (shape.heads % layout.tp != 0)
+    return fail(ErrorCode::kInvalidArgument,
+                "model {}: tensor parallelism {} does not divide {} heads; the nearest that does "
+                "is {}",
+                model.name, layout.tp, shape.heads, nearest_divisor(shape.heads, layout.tp));
+  const std::int64_t stages = static_cast<std::int64_t>(layout.pp) * layout.virtual_stages;
+  if (stages > shape.layers)
+    return fail(ErrorCode::kInvalidArgument, "model {}: {} stages of {} layers; at most {} fit",
+                model.name, stages, shape.layers, shape.layers);
+  if (shape.expert.experts == 0 ? layout.ep != 1 : shape.expert.experts % layout.ep != 0)
+    return fail(ErrorCode::kInvalidArgument,
+                "model {}: expert parallelism {} does not divide {} experts; the nearest that does "
+                "is {}",
+                model.name, layout.ep, shape.expert.experts,
+                shape.expert.experts == 0 ? 1 : nearest_divisor(shape.expert.experts, layout.ep));
+  if ((layout.dp * layout.tp) % layout.ep != 0)
+    return fail(ErrorCode::kInvalidArgument,
+                "model {}: expert parallelism {} does not divide the {} ranks of a stage",
+                model.name, layout.ep, layout.dp * layout.tp);
+  return TrainCost(model, device, layout, constants);
+}
+
+TrainCost::TrainCost(const ModelSpec& model, const DeviceSpec& device, const TrainLayout& layout,
+                     const Constants& constants)
+    : model_(model),
+      size_(size_of(model)),
+      device_(device),
+      layout_(layout),
+      constants_(constants),
+      fabric_(device, constants) {}
+
+TrainTime TrainCost::passes(const TrainWork& work, bool backward) const {
+  TrainTime time;
+  if (work.tokens <= 0) return time;
+  const double tp = layout_.tp;
+  const double pp = layout_.pp;
+  const double steps = backward ? static_cast<double>(work.optimizer_steps) : 1;
+  // Of one dp rank in one optimizer step.
+  const double tokens = work.tokens / layout_.dp / steps;
+  const double squares = work.squares / layout_.dp / steps;
+  const double micro = std::ceil(tokens / static_cast<double>(layout_.micro_batch_tokens));
+  const double rate = device_.flops * constants_[Constant::kGemmShare] *
+                      constants_[Constant::kTrainShare] * tp * pp;
+  const double forward = forward_flops(model_, tokens, squares);
+  double flops = forward;
+  if (backward) {
+    flops = 3 * forward;
+    if (layout_.recompute == Recompute::kAll) flops += forward;
+    if (layout_.recompute == Recompute::kAttention)
+      flops += attention_flops_per_square(model_) * squares;
+  }
+  time.compute = steps * flops / rate;
+  time.bubble = time.compute * (pp - 1) / (micro * layout_.virtual_stages);
+  const double directions = backward ? 2 : 1;
+  const double layers = static_cast<double>(size_.layers) / pp;
+  const double message = tokens / micro * static_cast<double>(model_.shape.hidden) * 2;
+  time.tensor_parallel =
+      steps * micro * directions * 2 * layers * fabric_.all_reduce(layout_.tp, message);
+  if (layout_.ep > 1) {
+    const double exchanged = message * static_cast<double>(size_.experts_per_token) / tp;
+    time.experts = steps * micro * directions * 2 * static_cast<double>(size_.expert_layers) / pp *
+                   fabric_.all_to_all(layout_.ep, exchanged, layout_.tp);
+  }
+  const double parameters = static_cast<double>(size_.parameters) / tp / pp;
+  if (layout_.sharding == TrainSharding::kFsdp) {
+    const double gathers =
+        directions * fabric_.gather(layout_.dp, parameters * layout_.weight_bytes, layout_.tp);
+    const double scatter =
+        backward ? fabric_.gather(layout_.dp, parameters * layout_.gradient_bytes, layout_.tp) : 0;
+    time.data_parallel = std::max(0.0, steps * micro * (gathers + scatter) - time.compute);
+  }
+  return time;
+}
+
+TrainTime TrainCost::forward(const TrainWork& work) const { return passes(work, false); }
+
+TrainTime TrainCost::update(const TrainWork& work) const {
+  TrainTime time = passes(work, true);
+  const auto steps = static_cast<double>(work.optimizer_steps);
+  const double parameters = static_cast<double>(size_.parameters) / layout_.tp / layout_.pp;
+  if (layout_.sharding == TrainSharding::kNone)
+    time.data_parallel +=
+        steps * fabric_.all_reduce(layout_.dp, parameters * layout_.gradient_bytes, layout_.tp);
+  if (layout_.sharding == TrainSharding::kZero1)
+    time.data_parallel +=
+        steps * (fabric_.gather(layout_.dp, parameters * layout_.gradient_bytes, layout_.tp) +
+                 fabric_.gather(layout_.dp, parameters * layout_.weight_bytes, layout_.tp));
+  const double owned =
+      layout_.sharding == TrainSharding::kNone ? parameters : parameters / layout_.dp;
+  const double rate = layout_.offload_optimizer
+                          ? device_.pcie_rate
+                          : device_.memory_rate * constants_[Constant::kWeightReadShare];
+  time.optimizer = steps * owned * kAdamTraffic / rate;
+  time.host = steps * constants_[Constant::kMinibatchHost];
+  return time;
+}
+
+TrainMemory TrainCost::memory(bool frozen) const {
+  TrainMemory memory;
+  const double tp = layout_.tp;
+  const double dp = layout_.dp;
+  const auto expert_weights =
+      static_cast<double>(size_.expert_layers * size_.experts * size_.expert);
+  const double others = static_cast<double>(size_.parameters) - expert_weights;
+  // Experts are cut over ep instead of tp·dp copies.
+  const double cut = layout_.pp;
+  const double held = others / tp / cut + expert_weights / std::max(tp, double(layout_.ep)) / cut;
+  const bool fsdp = layout_.sharding == TrainSharding::kFsdp;
+  const double layer = held * layout_.pp / static_cast<double>(size_.layers);
+  memory.weights =
+      fsdp ? (held / dp + 2 * layer) * layout_.weight_bytes : held * layout_.weight_bytes;
+  if (!frozen) {
+    memory.gradients = (fsdp ? held / dp : held) * layout_.gradient_bytes;
+    const double owned = layout_.sharding == TrainSharding::kNone ? held : held / dp;
+    memory.optimizer = layout_.offload_optimizer ? 0 : owned * layout_.optimizer_bytes;
+  }
+  const auto tokens = static_cast<double>(layout_.micro_batch_tokens);
+  const auto hidden = static_cast<double>(model_.shape.hidden);
+  const double layers = static_cast<double>(size_.layers) / layout_.pp;
+  if (frozen) {
+    memory.activations = 34 * tokens * hidden / tp;  // one layer at a time
+  } else {
+    const double a_layer =
+        layout_.recompute == Recompute::kAll ? 2 * tokens * hidden : 34 * tokens * hidden / tp;
+    const double interleaved =
+        layout_.virtual_stages > 1
+            ? 1 + (layout_.pp - 1.0) / (layout_.pp * static_cast<double>(layout_.virtual_stages))
+            : 1;
+    memory.activations = a_layer * layers * layout_.pp * interleaved;
+    if (layout_.recompute == Recompute::kAll) memory.activations += 34 * tokens * hidden / tp;
+  }
+  memory.logits = 2 * 4 * tokens * static_cast<double>(model_.shape.vocab) / tp;
+  return memory;
+}
+
+}  // namespace troupe::sim

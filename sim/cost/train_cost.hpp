@@ -1,0 +1,107 @@
+#pragma once
+
+// What a trained or frozen role costs on its devices: time of forward passes and updates with its
+// parts, and bytes on the fullest device with theirs.
+//
+// Time (reference simulator.md §2.1-2.3): matrices 2·N FLOPs a token forward, twice that backward,
+// once more when all is recomputed; attention by Σs². Pipelines idle for (p−1)/(v·m+p−1) of the
+// time. Tensor parallelism sums 2 messages of tokens·H a layer and direction, experts exchange
+// theirs, FSDP gathers weights twice and scatters gradients once per micro-batch (what compute does
+// not hide), the others reduce gradients once per optimizer step.
+// Memory (§2.4): weights, gradients, Adam moments and masters by their sharding; activations of the
+// micro-batches in flight (Korthikanti et al. 2205.05198: 34·tokens·H a layer with attention
+// recomputed, 2 with everything); logits in f32, twice.
+// **Threads:** pure after construction. Seconds and bytes.
+// **Invariants:** more devices of one kind never hold more bytes each; parts add up to the whole.
+
+#include "sim/cost/collective_cost.hpp"
+#include "sim/cost/constants.hpp"
+#include "sim/cost/device_spec.hpp"
+#include "sim/cost/model_spec.hpp"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace troupe::sim {
+
+enum class TrainSharding : std::uint8_t { kNone, kZero1, kFsdp };
+enum class Recompute : std::uint8_t { kNone, kAttention, kAll };
+
+struct TrainLayout {
+  int tp = 1;
+  int pp = 1;
+  int dp = 1;
+  int ep = 1;              ///< ranks of dp that share out the experts
+  int virtual_stages = 1;  ///< v of the interleaved schedule
+  TrainSharding sharding = TrainSharding::kZero1;
+  Recompute recompute = Recompute::kAttention;
+  double weight_bytes = 2;
+  double gradient_bytes = 4;
+  double optimizer_bytes = 12;               ///< a parameter; 0: frozen
+  std::int64_t micro_batch_tokens = 16'384;  ///< most tokens of one pass on one dp rank
+  bool offload_optimizer = false;            ///< its bytes live in host memory
+
+  int devices() const { return tp * pp * dp; }
+};
+
+/// Sequences of one pass over all devices of the role.
+struct TrainWork {
+  double tokens = 0;   ///< Σ s
+  double squares = 0;  ///< Σ s²
+  std::int64_t sequences = 0;
+  std::int64_t optimizer_steps = 1;
+};
+
+/// Seconds, by cause.
+struct TrainTime {
+  double compute = 0;
+  double bubble = 0;
+  double tensor_parallel = 0;
+  double experts = 0;
+  double data_parallel = 0;  ///< gradients, gathered weights that compute does not hide
+  double optimizer = 0;
+  double host = 0;
+  double total() const {
+    return compute + bubble + tensor_parallel + experts + data_parallel + optimizer + host;
+  }
+};
+
+/// Bytes on the fullest device, by what they hold.
+struct TrainMemory {
+  double weights = 0;
+  double gradients = 0;
+  double optimizer = 0;
+  double activations = 0;
+  double logits = 0;
+  double total() const { return weights + gradients + optimizer + activations + logits; }
+};
+
+class TrainCost {
+ public:
+  /// kInvalidArgument when the layout does not divide the model, with the nearest that does.
+  static result<TrainCost> create(const ModelSpec& model, const DeviceSpec& device,
+                                  const TrainLayout& layout, const Constants& constants);
+
+  /// A forward pass: log-probs, values.
+  TrainTime forward(const TrainWork& work) const;
+  /// Forward, backward and optimizer steps.
+  TrainTime update(const TrainWork& work) const;
+  /// Of a role that is trained, or only run forward (`frozen`).
+  TrainMemory memory(bool frozen) const;
+  const TrainLayout& layout() const { return layout_; }
+
+ private:
+  TrainCost(const ModelSpec& model, const DeviceSpec& device, const TrainLayout& layout,
+            const Constants& constants);
+  TrainTime passes(const TrainWork& work, bool backward) const;
+
+  ModelSpec model_;
+  ModelSize size_;
+  DeviceSpec device_;
+  TrainLayout layout_;
+  Constants constants_;
+  Fabric fabric_;
+};
+
+}  // namespace troupe::sim

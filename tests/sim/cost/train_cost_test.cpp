@@ -1,0 +1,143 @@
+// Proves costs of training: FLOPs, bubbles and bytes by hand, refusals that name the nearest
+// possible layout, and laws for random layouts.
+
+#include "sim/cost/train_cost.hpp"
+
+#include "runtime/base/rng.hpp"
+#include "sim/catalogue/catalogue.hpp"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace troupe::sim {
+namespace {
+
+ModelSpec model(const char* name) { return *Catalogue::built_in().model(name); }
+DeviceSpec device(const char* name) { return *Catalogue::built_in().device(name); }
+TrainCost cost_of(const ModelSpec& spec, const DeviceSpec& on, const TrainLayout& layout) {
+  auto cost = TrainCost::create(spec, on, layout, Constants());
+  EXPECT_TRUE(cost) << cost.error().to_string();
+  return *cost;
+}
+const TrainWork kWork{.tokens = 1e6, .squares = 1e6 * 2048, .sequences = 500, .optimizer_steps = 4};
+
+TEST(TrainCost, ComputeIsSixFlopsAParameterAndToken) {
+  const ModelSpec spec = model("llama-7b");
+  const DeviceSpec on = device("h100");
+  TrainLayout layout;
+  layout.recompute = Recompute::kNone;
+  const TrainTime time = cost_of(spec, on, layout).update(kWork);
+  const Constants constants;
+  const double rate = on.flops * constants[Constant::kGemmShare] * constants[Constant::kTrainShare];
+  const double flops = 6 * static_cast<double>(size_of(spec).active()) * 1e6 +
+                       3 * attention_flops_per_square(spec) * 1e6 * 2048;
+  EXPECT_NEAR(time.compute, flops / rate, 1e-9 * time.compute);
+  EXPECT_EQ(time.bubble, 0);
+  EXPECT_EQ(time.tensor_parallel, 0);
+  EXPECT_EQ(time.data_parallel, 0);
+  layout.recompute = Recompute::kAll;
+  EXPECT_NEAR(cost_of(spec, on, layout).update(kWork).compute, time.compute * 4 / 3,
+              1e-9 * time.compute);
+}
+
+TEST(TrainCost, BubblesAreThoseOf1F1BAndOfTheInterleavedSchedule) {
+  TrainLayout layout;
+  layout.pp = 4;
+  layout.micro_batch_tokens = 25'000;  // 1e6 tokens, 4 steps: 10 micro-batches each
+  const TrainTime plain = cost_of(model("llama-7b"), device("h100"), layout).update(kWork);
+  // (p−1)/(m+p−1) of the whole is (p−1)/m of the compute.
+  EXPECT_NEAR(plain.bubble / (plain.bubble + plain.compute), 3.0 / 13, 1e-9);
+  layout.virtual_stages = 2;
+  const TrainTime finer = cost_of(model("llama-7b"), device("h100"), layout).update(kWork);
+  EXPECT_NEAR(finer.bubble / (finer.bubble + finer.compute), 3.0 / 23, 1e-9);
+}
+
+TEST(TrainCost, MemoryIsEighteenBytesAParameterWithoutSharding) {
+  TrainLayout layout;
+  layout.sharding = TrainSharding::kNone;
+  const ModelSpec spec = model("llama-7b");
+  const auto parameters = static_cast<double>(size_of(spec).parameters);
+  const TrainMemory whole = cost_of(spec, device("h100"), layout).memory(false);
+  EXPECT_NEAR(whole.weights + whole.gradients + whole.optimizer, 18 * parameters, 1);
+  layout.sharding = TrainSharding::kZero1;
+  layout.dp = 8;
+  const TrainMemory zero = cost_of(spec, device("h100"), layout).memory(false);
+  EXPECT_NEAR(zero.weights + zero.gradients + zero.optimizer, (6 + 12.0 / 8) * parameters, 1);
+  const TrainMemory frozen = cost_of(spec, device("h100"), layout).memory(true);
+  EXPECT_EQ(frozen.gradients + frozen.optimizer, 0);
+}
+
+TEST(TrainCost, RefusesLayoutsThatDoNotDivideAndNamesTheNearest) {
+  struct Wrong {
+    const char* name;
+    TrainLayout layout;
+    const char* says;
+  };
+  std::vector<Wrong> wrong(5);
+  wrong[0] = {
+      "llama-7b", {}, "tensor parallelism 5 does not divide 32 heads; the nearest that does is 4"};
+  wrong[0].layout.tp = 5;
+  wrong[1] = {"llama-7b", {}, "40 stages of 32 layers; at most 32"};
+  wrong[1].layout.pp = 40;
+  wrong[2] = {
+      "llama-7b", {}, "expert parallelism 2 does not divide 0 experts; the nearest that does is 1"};
+  wrong[2].layout.ep = 2;
+  wrong[2].layout.dp = 2;
+  wrong[3] = {"qwen3-30b-a3b",
+              {},
+              "expert parallelism 12 does not divide 128 experts; the nearest that does is 8"};
+  wrong[3].layout.ep = 12;
+  wrong[4] = {"llama-7b", {}, "wanted at least 1"};
+  wrong[4].layout.dp = 0;
+  for (const Wrong& one : wrong) {
+    const auto cost = TrainCost::create(model(one.name), device("h100"), one.layout, Constants());
+    ASSERT_FALSE(cost) << one.says;
+    EXPECT_NE(cost.error().message.find(one.says), std::string::npos) << cost.error().to_string();
+  }
+}
+
+TEST(TrainCost, LawsHoldForRandomLayouts) {
+  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+    SCOPED_TRACE(seed);
+    Rng rng(seed);
+    const char* const kModels[] = {"llama-7b", "llama-70b", "qwen3-30b-a3b", "deepseek-v3"};
+    const ModelSpec spec = model(kModels[rng.below(4)]);
+    TrainLayout layout;
+    layout.tp = 1 << rng.below(4);
+    layout.pp = 1 << rng.below(4);
+    layout.dp = 1 << rng.below(5);
+    if (spec.shape.expert.experts > 0)
+      layout.ep =
+          1 << rng.below(1 + static_cast<std::uint64_t>(
+                                 std::bit_width(static_cast<unsigned>(layout.dp * layout.tp)) - 1));
+    layout.sharding = static_cast<TrainSharding>(rng.below(3));
+    layout.recompute = static_cast<Recompute>(rng.below(3));
+    const DeviceSpec on = device("h100");
+    const TrainCost cost = cost_of(spec, on, layout);
+    const TrainTime update = cost.update(kWork);
+    const TrainTime forward = cost.forward(kWork);
+    EXPECT_GT(update.total(), forward.total());
+    EXPECT_NEAR(update.total(),
+                update.compute + update.bubble + update.tensor_parallel + update.experts +
+                    update.data_parallel + update.optimizer + update.host,
+                1e-12 * update.total());
+    TrainLayout wider = layout;
+    wider.dp *= 2;
+    const TrainMemory memory = cost.memory(false);
+    EXPECT_LE(cost_of(spec, on, wider).memory(false).total(), memory.total() * (1 + 1e-12));
+    EXPECT_LE(cost.memory(true).total(), memory.total());
+    DeviceSpec faster = on;
+    faster.nic_rate *= 2;
+    faster.nvlink_rate *= 2;
+    faster.flops *= 2;
+    EXPECT_LE(cost_of(spec, faster, layout).update(kWork).total(), update.total());
+    TrainWork more = kWork;
+    more.tokens *= 2;
+    more.squares *= 2;
+    EXPECT_GE(cost.update(more).total(), update.total());
+  }
+}
+
+}  // namespace
+}  // namespace troupe::sim
