@@ -48,8 +48,10 @@ struct EnvironmentOptions {
 
 class EnvironmentServer {
  public:
-  EnvironmentServer(const Tokenizer& tokenizer, const EnvironmentRegistry& environments,
-                    EnvironmentOptions options);
+  /// kInvalidArgument, or kNotFound for a named environment that the registry lacks.
+  static result<EnvironmentServer> create(const Tokenizer& tokenizer,
+                                          const EnvironmentRegistry& environments,
+                                          EnvironmentOptions options);
 
   /// kNotFound for a row without environment, kCorrupt for state that is not its own, kDeadline
   /// when `deadline` leaves no time; all name the turn.
@@ -61,6 +63,11 @@ class EnvironmentServer {
   runtime::Metrics take_metrics();
 
  private:
+  class Round;
+  EnvironmentServer(const Tokenizer& tokenizer, const EnvironmentRegistry& environments,
+                    EnvironmentOptions options, std::vector<std::int32_t> before,
+                    std::vector<std::int32_t> after);
+
   const Tokenizer& tokenizer_;
   const EnvironmentRegistry& environments_;
   EnvironmentOptions options_;

@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -36,6 +37,8 @@ struct EnvironmentAnswer {
   std::vector<std::byte> state{};
   bool done = false;              ///< the episode is over; `tokens` are not used
   std::optional<double> score{};  ///< of the whole sample, when done; empty: rewards score it
+  /// Not empty: the environment gave the sample up. Its group is dropped, reason `failed`.
+  std::string failure{};
   bool operator==(const EnvironmentAnswer&) const = default;
 };
 
