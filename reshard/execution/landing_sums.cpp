@@ -3,6 +3,7 @@
 #include "reshard/execution/piece_sums.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 namespace troupe::reshard {
 
@@ -13,21 +14,39 @@ void LandingSums::add(const OpPiece& piece, std::span<const std::byte> place) {
 }
 
 void LandingSums::landed(std::span<const std::byte> bytes) {
-  auto next = pieces_.upper_bound(bytes.data());
+  take_in(nullptr, bytes, bytes.data());
+}
+
+void LandingSums::bring(std::byte* target, std::span<const std::byte> bytes) {
+  take_in(target, bytes, target);
+}
+
+void LandingSums::take_in(std::byte* to, std::span<const std::byte> bytes, const std::byte* place) {
+  const std::byte* const place_end = place + bytes.size();
+  auto next = pieces_.upper_bound(place);
   if (next != pieces_.begin()) --next;
-  for (; next != pieces_.end() && !bytes.empty(); ++next) {
+  const auto pass = [&](const std::byte* until) {
+    const auto some = static_cast<std::size_t>(until - place);
+    if (to != nullptr) to += some;
+    bytes = bytes.subspan(some);
+    place = until;
+  };
+  for (; next != pieces_.end() && place < place_end; ++next) {
     Piece& one = next->second;
-    const std::byte* end = one.place.data() + one.place.size();
-    const std::byte* from = std::max(bytes.data(), one.place.data());
-    const std::byte* until = std::min(bytes.data() + bytes.size(), end);
+    const std::byte* from = std::max<const std::byte*>(place, one.place.data());
+    const std::byte* until =
+        std::min<const std::byte*>(place_end, one.place.data() + one.place.size());
     if (from >= until) continue;
+    if (to != nullptr && from > place)
+      std::memcpy(to, bytes.data(), static_cast<std::size_t>(from - place));
+    pass(from);
     const Op& op = plan_->op(one.piece.op);
-    const std::span<const std::byte> some(from, until);
-    one.sum.fetch_add(
-        sum_bytes_of(op, plan_->tensor_of(op), one.piece, from - one.place.data(), some));
+    one.sum.fetch_add(sum_bytes_of(op, plan_->tensor_of(op), one.piece, from - one.place.data(),
+                                   bytes.first(static_cast<std::size_t>(until - from)), to));
     one.told.fetch_add(until - from);
-    if (until == bytes.data() + bytes.size()) return;
+    pass(until);
   }
+  if (to != nullptr && !bytes.empty()) std::memcpy(to, bytes.data(), bytes.size());
 }
 
 std::optional<std::uint64_t> LandingSums::take(std::span<const std::byte> place) const {

@@ -58,12 +58,17 @@ PieceSums sums_of(const PublicationPlan& plan, const OpPiece& piece,
 }
 
 std::uint64_t sum_bytes_of(const Op& op, const TensorInfo& tensor, const OpPiece& piece,
-                           std::int64_t first_byte, std::span<const std::byte> bytes) {
+                           std::int64_t first_byte, std::span<const std::byte> bytes,
+                           std::byte* to) {
   const std::int64_t element = element_bytes(tensor.dtype);
   const std::int64_t row_bytes = (op.col_end - op.col_begin) * element;
   const std::int64_t tensor_row_bytes = tensor.cols * element;
   const bool full_rows = row_bytes == tensor_row_bytes;
   std::int64_t at = piece.first * element + first_byte;  // in the box
+  // The rest of the piece comes, or has come, the same way.
+  const std::int64_t piece_bytes = piece.count * element;
+  const bool stream =
+      to != nullptr && copies_around_caches(full_rows ? piece_bytes : row_bytes, piece_bytes);
   std::uint64_t sum = 0;
   while (!bytes.empty()) {
     const std::int64_t in_row = at % row_bytes;
@@ -71,10 +76,16 @@ std::uint64_t sum_bytes_of(const Op& op, const TensorInfo& tensor, const OpPiece
     if (!full_rows) some = std::min(some, row_bytes - in_row);
     const std::int64_t position =
         (op.row_begin + at / row_bytes) * tensor_row_bytes + op.col_begin * element + in_row;
-    sum += sum_elements(bytes.data(), 1, position, some);
+    if (to == nullptr) {
+      sum += sum_elements(bytes.data(), 1, position, some);
+    } else {
+      sum += copy_and_sum(to, bytes.data(), 1, position, some, stream);
+      to += some;
+    }
     bytes = bytes.subspan(static_cast<std::size_t>(some));
     at += some;
   }
+  if (stream) end_stream();
   return sum;
 }
 

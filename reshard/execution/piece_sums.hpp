@@ -27,8 +27,10 @@ PieceSums sums_of(const PublicationPlan& plan, const OpPiece& piece,
                   std::span<const std::span<const std::byte>> memory, const Checks& checks = {});
 
 /// The tensor's sum alone of bytes of a piece from `first_byte` on; both ends may cut elements.
+/// Copies them to `to` in the same walk, around the caches, unless that is null.
 std::uint64_t sum_bytes_of(const Op& op, const TensorInfo& tensor, const OpPiece& piece,
-                           std::int64_t first_byte, std::span<const std::byte> bytes);
+                           std::int64_t first_byte, std::span<const std::byte> bytes,
+                           std::byte* to = nullptr);
 
 /// The same of `dense`, which it copies in the same walk into the piece's place in `buffer`.
 PieceSums scatter_and_sum(const PublicationPlan& plan, const OpPiece& piece,

@@ -10,19 +10,30 @@ namespace {
 /// Of one slice; several to a job so that threads end together, few enough to wake nobody in vain.
 constexpr std::int64_t kSliceBytesMin = std::int64_t{256} << 10;
 constexpr std::int64_t kSliceBytesMax = std::int64_t{4} << 20;
-/// Copied before the watch is told, so that it finds them in the second cache.
+/// Of a copy that is watched: read into a buffer that stays in the second cache.
 constexpr std::int64_t kWatchedBytes = std::int64_t{256} << 10;
 
-/// Tells of the targets between two places of a copy.
-void tell(LandingWatch& watch, const CopyJob& job, DirectProgress from, std::int64_t bytes) {
-  while (bytes > 0) {
-    const std::span<std::byte> target = job.targets[from.target].subspan(from.in_target);
-    const auto some = std::min(bytes, static_cast<std::int64_t>(target.size()));
-    if (some > 0) watch.landed(target.first(static_cast<std::size_t>(some)));
-    bytes -= some;
-    ++from.target;
-    from.in_target = 0;
+/// Reads some bytes aside, and has the watch bring them to their place: it walks over them in any
+/// case, and writes around the caches, which the kernel does not.
+result<std::int64_t> copy_watched(const CopyJob& job, std::int64_t most, DirectProgress& at) {
+  static thread_local std::vector<std::byte> aside(static_cast<std::size_t>(kWatchedBytes));
+  const auto some = static_cast<std::size_t>(std::min(most, kWatchedBytes));
+  const std::span<std::byte> into = std::span(aside).first(some);
+  DirectProgress source{.place = at.place, .in_place = at.in_place};
+  TROUPE_TRY(const std::int64_t copied, copy_directly(job.owner, job.places, std::span(&into, 1),
+                                                      static_cast<std::int64_t>(some), source));
+  std::span<const std::byte> rest = into.first(static_cast<std::size_t>(copied));
+  DirectProgress target = at;
+  skip_directly(job.places, job.targets, copied, at);
+  while (!rest.empty()) {
+    const std::span<std::byte> place = job.targets[target.target].subspan(target.in_target);
+    const std::size_t take = std::min(rest.size(), place.size());
+    if (take > 0) job.watch->bring(place.data(), rest.first(take));
+    rest = rest.subspan(take);
+    ++target.target;
+    target.in_target = 0;
   }
+  return copied;
 }
 
 }  // namespace
@@ -97,17 +108,15 @@ void CopyPool::copy(const Slice& slice) {
       const std::lock_guard lock(work.mutex);
       if (work.error) break;
     }
-    LandingWatch* watch = work.job.watch.get();
-    const DirectProgress before = at;
-    const std::int64_t most = watch == nullptr ? left : std::min(left, kWatchedBytes);
+    const bool watched = work.job.watch != nullptr;
     result<std::int64_t> copied =
-        copy_directly(work.job.owner, work.job.places, work.job.targets, most, at);
+        watched ? copy_watched(work.job, left, at)
+                : copy_directly(work.job.owner, work.job.places, work.job.targets, left, at);
     if (!copied) {
       const std::lock_guard lock(work.mutex);
       if (!work.error) work.error = std::move(copied).error();
       break;
     }
-    if (watch != nullptr) tell(*watch, work.job, before, *copied);
     left -= *copied;
   }
   if (work.slices_left.fetch_sub(1, std::memory_order_acq_rel) > 1) return;

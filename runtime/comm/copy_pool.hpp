@@ -1,7 +1,8 @@
 #pragma once
 
 // Direct copies on a few threads of their own, so that the thread which owns UCX never waits for
-// one and a big pull has more than one core.
+// one and a big pull has more than one core. What is watched is read aside first, by 256 KiB, and
+// brought to its place by the watch.
 //
 // Ownership: a job keeps its targets alive until its last slice is over, whatever became of the
 // pull. Destroying the pool waits for slices that have begun and drops the rest.

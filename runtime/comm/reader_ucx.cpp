@@ -147,7 +147,15 @@ bool UcxEngine::accept_data(const MessageHeader& header, void* data, std::size_t
     land(header, *pull, data, verdict);
     return true;
   }
-  scatter_bytes({static_cast<const std::byte*>(data), bytes}, chunk.targets);
+  std::span<const std::byte> rest(static_cast<const std::byte*>(data), bytes);
+  if (LandingWatch* watch = pull->request.watch.get()) {
+    for (const std::span<std::byte> target : chunk.targets) {
+      if (!target.empty()) watch->bring(target.data(), rest.first(target.size()));
+      rest = rest.subspan(target.size());
+    }
+  } else {
+    scatter_bytes(rest, chunk.targets);
+  }
   chunk_done(header.pull, header.chunk);
   return true;
 }
@@ -208,8 +216,11 @@ void UcxEngine::landed(std::uint64_t number, ucs_status_t status) {
     broken_.push_back({landing->epoch, landing->connection, status});
     return;
   }
-  if (!landing->staging.empty())
-    scatter_bytes(landing->staging, pull->second.chunks[landing->chunk].targets);
+  const ChunkPlan& chunk = pull->second.chunks[landing->chunk];
+  if (!landing->staging.empty()) scatter_bytes(landing->staging, chunk.targets);
+  if (LandingWatch* watch = pull->second.request.watch.get()) {
+    for (const std::span<std::byte> target : chunk.targets) watch->landed(target);
+  }
   chunk_done(landing->pull, landing->chunk);
 }
 
@@ -315,10 +326,6 @@ void UcxEngine::restart_by_lanes(std::uint64_t number) {
 
 void UcxEngine::chunk_done(std::uint64_t number, std::uint32_t chunk) {
   Pull& pull = pulls_.at(number);
-  if (pull.request.watch != nullptr && !pull.by_places) {
-    for (const std::span<std::byte> target : pull.chunks[chunk].targets)
-      pull.request.watch->landed(target);
-  }
   pull.states[chunk] = ChunkState::kDone;
   ++pull.done;
   pull.bytes_out -= pull.chunks[chunk].bytes;

@@ -24,6 +24,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <span>
@@ -48,17 +49,24 @@ struct PullPart {
 
 /// Told of bytes as they land, on threads of the transport, while they are in a cache.
 /// **Threads:** any, several at once; must be quick and must not block.
-/// **Invariants:** parts of the targets, in no order; a pull that starts over tells them again.
+/// **Invariants:** parts of the targets, in no order, each by one of the calls; a pull that starts
+/// over tells them again.
 class LandingWatch {
  public:
   virtual ~LandingWatch() = default;
   virtual void landed(std::span<const std::byte> bytes) = 0;
+  /// Copies bytes that lie in a buffer of the transport to `target`, as long as they are; what
+  /// walks over them anyway can do both at once.
+  virtual void bring(std::byte* target, std::span<const std::byte> bytes) {
+    std::memcpy(target, bytes.data(), bytes.size());
+    landed({target, bytes.size()});
+  }
 };
 
 struct PullRequest {
   std::vector<std::byte> owner;  ///< the owner's `Transport::address()`
   std::vector<PullPart> parts;
-  std::shared_ptr<const void> keep;     ///< keeps every target alive
+  std::shared_ptr<const void> keep;          ///< keeps every target alive
   std::shared_ptr<LandingWatch> watch = {};  ///< may be null, and need not be told of everything
 };
 

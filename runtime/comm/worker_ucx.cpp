@@ -18,9 +18,7 @@ namespace {
 /// What one answer takes to send, at most, when the lane is not TCP alone: one message fewer even
 /// if the reader could copy.
 constexpr std::int64_t kSmallBytes = std::int64_t{8} << 10;
-/// Up to here a message over TCP goes at once: a copy more at the reader costs less than asking.
-constexpr std::int64_t kTcpAtOnceBytes = std::int64_t{64} << 10;
-/// What UCX reads of a socket at a time; a message of kTcpAtOnceBytes is never cut.
+/// What UCX reads of a socket at a time; a message of kTcpMessageBytes is never cut.
 constexpr std::int64_t kTcpSegmentBytes = std::int64_t{260} << 10;
 
 /// UCX warns about lanes that are named and not there.
@@ -172,7 +170,7 @@ bool UcxWorker::progress() {
   return rounds > 0;
 }
 
-std::int64_t UcxWorker::at_once_bytes() const { return tcp_only_ ? kTcpAtOnceBytes : kSmallBytes; }
+std::int64_t UcxWorker::at_once_bytes() const { return tcp_only_ ? kTcpMessageBytes : kSmallBytes; }
 
 std::int64_t UcxWorker::message_bytes_max() const {
   return tcp_only_ ? kTcpMessageBytes : std::numeric_limits<std::int64_t>::max();

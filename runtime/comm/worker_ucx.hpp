@@ -4,10 +4,10 @@
 //
 // What is chosen, and why (measured on 1.13.1, see docs/transport.md): error mode PEER on every
 // endpoint, which shared memory only has with MM_ERROR_HANDLING; keepalive of at most 1 s; TCP
-// segments that hold a small message whole, and big answers by rendezvous, straight into place, in
-// messages of kTcpMessageBytes of which several are under way; no remote memory access is ever
-// used. Knobs are set with `ucp_config_modify`, so that neither the environment nor other users of
-// UCX are touched.
+// segments that hold a message whole, and answers over TCP in messages of kTcpMessageBytes, sent at
+// once (rendezvous with error handling copies as often, and asks first); no remote memory access is
+// ever used. Knobs are set with `ucp_config_modify`, so that neither the environment nor other
+// users of UCX are touched.
 // **Threads:** made, used and destroyed by one thread, which owns all UCP calls; `wake` from any.
 // **Invariants:** UCX's own signal handlers are taken out.
 
@@ -31,7 +31,7 @@ std::string ucx_version();
 std::string ucx_reason(ucs_status_t status);
 
 /// Bytes of columns in one message where TCP is the only lane.
-inline constexpr std::int64_t kTcpMessageBytes = std::int64_t{512} << 10;
+inline constexpr std::int64_t kTcpMessageBytes = std::int64_t{256} << 10;
 
 class UcxWorker {
  public:
