@@ -3,6 +3,7 @@
 #include "reshard/plan.hpp"
 #include "reshard/rosters.hpp"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -25,6 +26,48 @@ reshard::RankNumbers numbers_of(const SimJob& job, std::size_t pool) {
           .ranks_per_node = job.pools[pool].device.per_node};
 }
 
+/// Parts into which both sides divide, each of whole nodes.
+int parts_of(const SimJob& job, const TrafficOptions& options) {
+  const TrainLayout& layout = job.policy.layout;
+  const int replicas = job.rollout.replicas;
+  const int ranks = layout.devices() + replicas * job.rollout.layout.tp;
+  const int wanted = (ranks + options.ranks_whole - 1) / std::max(1, options.ranks_whole);
+  if (layout.ep > 1) return 1;  // experts are shared out over all copies
+  for (int parts = wanted; parts <= layout.dp; ++parts) {
+    if (layout.dp % parts != 0 || replicas % parts != 0) continue;
+    const int train = layout.dp / parts * layout.tp;
+    const int rollout = replicas / parts * job.rollout.layout.tp;
+    if (train % job.pools[job.policy.pool].device.per_node == 0 &&
+        rollout % job.pools[job.rollout.pool].device.per_node == 0)
+      return parts;
+  }
+  return 1;
+}
+
+/// Where ranks of the planned part lie in the whole, and in its other parts.
+class Parts {
+ public:
+  Parts(const SimJob& job, int parts)
+      : layout_(job.policy.layout),
+        parts_(parts),
+        first_source_(first_device(job, job.policy.pool)),
+        target_step_(job.rollout.replicas / parts * job.rollout.layout.tp) {}
+  /// Trainer ranks are (pp·D + dp)·tp + tp: a part has fewer copies in each stage.
+  std::int32_t source(std::int32_t rank, int part) const {
+    const int copies = layout_.dp / parts_ * layout_.tp;
+    const std::int32_t index = rank - first_source_;
+    const std::int32_t stage = index / copies;
+    return first_source_ + stage * layout_.dp * layout_.tp + part * copies + index % copies;
+  }
+  std::int32_t target(std::int32_t rank, int part) const { return rank + part * target_step_; }
+
+ private:
+  const TrainLayout layout_;
+  const int parts_;
+  const std::int32_t first_source_;
+  const std::int32_t target_step_;
+};
+
 }  // namespace
 
 std::int32_t first_device(const SimJob& job, std::size_t pool) {
@@ -33,16 +76,17 @@ std::int32_t first_device(const SimJob& job, std::size_t pool) {
   return first;
 }
 
-result<WeightTraffic> weight_traffic(const SimJob& job) {
+result<WeightTraffic> weight_traffic(const SimJob& job, const TrafficOptions& options) {
+  const int parts = parts_of(job, options);
   const TrainLayout& layout = job.policy.layout;
   reshard::TrainMesh train;
   train.tp = layout.tp;
-  train.dp = layout.dp;
+  train.dp = layout.dp / parts;
   train.pp = layout.pp;
   train.ep = layout.ep;
   if (layout.sharding == TrainSharding::kFsdp) train.shard = reshard::ShardStyle::kRows;
   reshard::RolloutMesh rollout;
-  rollout.replicas = job.rollout.replicas;
+  rollout.replicas = job.rollout.replicas / parts;
   rollout.tp = job.rollout.layout.tp;
   const reshard::ModelShape& shape = job.policy.model.shape;
   TROUPE_TRY(const reshard::Roster source,
@@ -52,20 +96,31 @@ result<WeightTraffic> weight_traffic(const SimJob& job) {
   TROUPE_TRY(const reshard::Plan plan, reshard::plan(source, target));
   std::map<std::pair<std::int32_t, std::int32_t>, TrafficFlow> flows;
   WeightTraffic traffic;
+  traffic.parts = parts;
   for (const reshard::Op& op : plan.ops) {
-    const auto bytes = static_cast<double>(plan.bytes_of(op));
+    const double bytes = static_cast<double>(plan.bytes_of(op));
     if (op.kind == reshard::OpKind::kLocal) {
-      traffic.local_bytes += bytes;
+      traffic.local_bytes += bytes * parts;
       continue;
     }
-    (op.crosses_network() ? traffic.network_bytes : traffic.node_bytes) += bytes;
-    TrafficFlow& flow = flows[{op.source_rank, op.target_rank}];
+    (op.crosses_network() ? traffic.network_bytes : traffic.node_bytes) += bytes * parts;
+    // What is handed on comes from a rank as a target, everything else from one as a source.
+    TrafficFlow& flow =
+        flows[{op.hands_on() ? -1 - op.source_rank : op.source_rank, op.target_rank}];
     flow.source = op.source_rank;
     flow.target = op.target_rank;
     flow.same_node = !op.crosses_network();
     flow.bytes += bytes;
   }
-  for (const auto& [ends, flow] : flows) traffic.flows.push_back(flow);
+  const Parts cut(job, parts);
+  for (int part = 0; part < parts; ++part) {
+    for (const auto& [ends, flow] : flows) {
+      TrafficFlow moved = flow;
+      moved.source = ends.first < 0 ? cut.target(flow.source, part) : cut.source(flow.source, part);
+      moved.target = cut.target(flow.target, part);
+      traffic.flows.push_back(moved);
+    }
+  }
   return traffic;
 }
 

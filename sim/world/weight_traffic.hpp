@@ -2,8 +2,11 @@
 
 // Bytes of a weight move between pools of devices, by the real planner.
 //
+// A large cluster repeats itself: when both data-parallel copies and replicas divide into equal
+// parts of whole nodes, one part is planned and its flows are repeated for the others.
 // **Threads:** pure.
-// **Invariants:** the bytes are those of `reshard::plan` for the rosters of both layouts.
+// **Invariants:** the bytes are those of `reshard::plan` for the rosters of both layouts, also when
+// only a part was planned (tests/sim/world compares them).
 
 #include "sim/world/sim_job.hpp"
 
@@ -25,12 +28,19 @@ struct WeightTraffic {
   double local_bytes = 0;
   double node_bytes = 0;
   double network_bytes = 0;
+  int parts = 1;  ///< equal ones, of which one was planned
 };
 
 /// Number of the first device of `pool`, over all pools.
 std::int32_t first_device(const SimJob& job, std::size_t pool);
 
+struct TrafficOptions {
+  /// Ranks of both sides that are planned as a whole; more are cut into equal parts, if they can
+  /// be.
+  int ranks_whole = 256;
+};
+
 /// From the policy's layout to the rollout engines'. Errors of the planner.
-result<WeightTraffic> weight_traffic(const SimJob& job);
+result<WeightTraffic> weight_traffic(const SimJob& job, const TrafficOptions& options = {});
 
 }  // namespace troupe::sim

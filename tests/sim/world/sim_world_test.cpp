@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 
 namespace troupe::sim {
 namespace {
@@ -137,6 +138,38 @@ TEST(SimWorld, WeightsTravelAsThePlannerSays) {
   // A stage lies on each node: half of the model goes each way, once.
   EXPECT_NEAR(together->network_bytes, bytes, 1);
   EXPECT_GT(together->local_bytes, 0);
+}
+
+TEST(SimWorld, APartOfALargeClusterStandsForTheOthers) {
+  for (const bool together : {true, false}) {
+    for (const int pp : {1, 2}) {
+      SimJob job = small_job();
+      job.pools[0].devices = 128;
+      job.policy.layout = {.tp = 4, .pp = pp, .dp = 32 / pp};
+      job.rollout.layout.tp = 2;
+      job.rollout.replicas = 64;
+      if (!together) {
+        job.pools.push_back(job.pools[0]);
+        job.rollout.pool = 1;
+      }
+      const auto whole = weight_traffic(job, {.ranks_whole = 1'000'000});
+      const auto part = weight_traffic(job, {.ranks_whole = 64});
+      ASSERT_TRUE(whole && part);
+      EXPECT_EQ(whole->parts, 1);
+      EXPECT_GE(part->parts, 4);
+      const double all = whole->local_bytes + whole->node_bytes + whole->network_bytes;
+      EXPECT_NEAR(part->local_bytes + part->node_bytes + part->network_bytes, all, 1e-9 * all);
+      EXPECT_NEAR(part->network_bytes, whole->network_bytes, 1e-9 * all);
+      std::map<std::int32_t, double> in_whole, in_part;
+      for (const TrafficFlow& flow : whole->flows) in_whole[flow.target] += flow.bytes;
+      for (const TrafficFlow& flow : part->flows) in_part[flow.target] += flow.bytes;
+      ASSERT_EQ(in_whole.size(), in_part.size());
+      if (pp == 1 || !together) {
+        for (const auto& [device, bytes] : in_whole)
+          EXPECT_NEAR(in_part[device], bytes, 1e-6 * all) << device;
+      }
+    }
+  }
 }
 
 TEST(SimWorld, RefusesJobsThatCannotBe) {
