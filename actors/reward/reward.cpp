@@ -2,6 +2,7 @@
 
 #include "actors/reward/rules.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 namespace troupe::actors {
@@ -72,6 +73,11 @@ bool RewardRegistry::is_batch(std::string_view data_source) const {
   return rule != nullptr && rule->many;
 }
 
+bool RewardRegistry::any_batch() const {
+  return std::any_of(rules_.begin(), rules_.end(),
+                     [](const auto& entry) { return static_cast<bool>(entry.second.many); });
+}
+
 result<RewardScore> RewardRegistry::score(const RewardInput& input) const {
   return score_as(input.data_source, input);
 }
@@ -93,7 +99,8 @@ result<RewardScore> RewardRegistry::score_as(std::string_view name,
 
 result<std::vector<RewardOutcome>> RewardRegistry::score_all(std::span<const RewardInput> inputs,
                                                              Deadline deadline,
-                                                             std::string_view rule) const {
+                                                             std::string_view rule,
+                                                             std::int64_t first_row) const {
   std::vector<RewardOutcome> outcomes(inputs.size());
   std::map<const Rule*, std::vector<std::size_t>> batches;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -103,7 +110,9 @@ result<std::vector<RewardOutcome>> RewardRegistry::score_all(std::span<const Rew
       batches[found].push_back(i);
       continue;
     }
-    const auto place = [i, name] { return fmt::format("reward: row {} ({})", i, name); };
+    const auto place = [row = first_row + static_cast<std::int64_t>(i), name] {
+      return fmt::format("reward: row {} ({})", row, name);
+    };
     if (deadline.passed())
       return fail(ErrorCode::kDeadline, "{}: deadline passed before it was scored", place());
     result<RewardScore> score = score_as(name, inputs[i]);
@@ -116,8 +125,8 @@ result<std::vector<RewardOutcome>> RewardRegistry::score_all(std::span<const Rew
     TROUPE_TRY(std::vector<RewardOutcome> made, many->many(own, deadline));
     if (made.size() != rows.size())
       return fail(ErrorCode::kConflict, "reward: row {} ({}): {} outcomes for {} answers",
-                  rows.front(), rule.empty() ? own.front().data_source : rule, made.size(),
-                  rows.size());
+                  first_row + static_cast<std::int64_t>(rows.front()),
+                  rule.empty() ? own.front().data_source : rule, made.size(), rows.size());
     for (std::size_t i = 0; i < rows.size(); ++i) {
       TROUPE_TRY_VOID(finite(own[i].data_source, made[i].score));
       outcomes[rows[i]] = std::move(made[i]);

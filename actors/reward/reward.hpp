@@ -24,6 +24,7 @@
 #include "runtime/base/result.hpp"
 
 #include <concepts>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <span>
@@ -114,6 +115,8 @@ class RewardRegistry {
 
   /// True when `data_source` has a batch rule: those want prompts.
   bool is_batch(std::string_view data_source) const;
+  /// True when any batch rule is registered.
+  bool any_batch() const;
 
   /// Applies the rule of `input.data_source`. kNotFound lists the known names;
   /// kInvalidArgument when the rule returned NaN or infinity; kAborted when a batch rule drops it.
@@ -126,7 +129,8 @@ class RewardRegistry {
   /// answer in turn, batch rules once with all that is theirs. Errors name the first input.
   /// kDeadline once `deadline` has passed between two answers.
   result<std::vector<RewardOutcome>> score_all(std::span<const RewardInput> inputs,
-                                               Deadline deadline, std::string_view rule = {}) const;
+                                               Deadline deadline, std::string_view rule = {},
+                                               std::int64_t first_row = 0) const;
 
   /// Registered names in order.
   std::vector<std::string> names() const;

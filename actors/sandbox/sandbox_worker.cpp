@@ -253,7 +253,7 @@ void Worker::explain_ending(const Notices& notices) {
 void Worker::fail_front(std::vector<WorkerNews>& news, std::vector<std::size_t>& again) {
   if (failure_ == SandboxFailure::kExited) {
     // The helper tells how it ended a moment after the pipes closed.
-    const Deadline deadline = Deadline::in(std::chrono::milliseconds(200));
+    const Deadline deadline = Deadline::in(std::chrono::seconds(1));
     while (!process_->hear().closed && !process_->hear().status && !process_->hear().over_limit &&
            !deadline.passed()) {
       pollfd wait{.fd = process_->control().value(), .events = POLLIN, .revents = 0};
