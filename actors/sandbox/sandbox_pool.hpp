@@ -15,8 +15,9 @@
 // **Threads:** `run` from any thread at once: calls share the workers, each has one at least.
 // **Invariants:** a call ends by its deadline, give or take the 2 s that killing may take; answer i
 // is of line i; buffers hold at most `samples_ahead` lines and one answer a worker.
-// **Cost:** bench/sandbox: a warm Python worker adds tens of microseconds a sample; a fresh one
-// costs its start, about 20 ms of Python.
+// **Cost:** on 2 cores, bench/sandbox, a Python rule: 9 µs a sample in batches (2.6 µs of them the
+// sandbox's, over the same program behind bare pipes), 33 µs one at a time, 21 ms in a fresh
+// process.
 
 #include "actors/sandbox/sandbox_options.hpp"
 #include "runtime/base/clock.hpp"
