@@ -2,6 +2,7 @@
 // rollout's own sampler draws under temperature, top-k, top-p and min-p, both log-probs that it
 // reports are recomputed from the logits, so the ratio at lag 0 is 1 and not the kept mass.
 #include "actors/algorithm/processed_distribution.hpp"
+#include "actors/algorithm/row_cut.hpp"
 #include "actors/kernel/kernel_table.hpp"
 #include "actors/rollout/sampler.hpp"
 #include "runtime/base/rng.hpp"
@@ -48,6 +49,34 @@ TEST(SampledRatio, IsOneAtLagZeroUnderEveryCut) {
       EXPECT_LT(off_by, 0.99) << "what mixing the two kinds would report as the mean ratio";
     else
       EXPECT_NEAR(off_by, 1, 1e-5);
+  }
+}
+
+TEST(RowCutter, KeepsTheSamplersSupportTiesIncluded) {
+  constexpr std::int64_t kVocabulary = 120;
+  Sampler sampler(kVocabulary, kernel_table());
+  for (std::uint64_t seed = 0; seed < 400; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    Rng rng(seed);
+    // 0.5, 0.25, …: sums of the sampler's weights and ours are then exact, so that ties decide.
+    const bool ties = seed % 2 == 0;
+    SamplingTransform transform{.temperature = ties ? 1 / std::log(2.0) : 0.8};
+    if (seed % 3 != 0) transform.top_p = ties ? 0.75 : 0.9;
+    if (seed % 3 != 1) transform.top_k = 7;
+    if (seed % 5 == 0) transform.min_p = 0.02;
+    std::vector<float> logits(kVocabulary);
+    for (float& logit : logits)
+      logit = static_cast<float>(ties ? -static_cast<double>(rng.below(12)) : 2 * rng.normal());
+    const SamplingOptions options{.temperature = transform.temperature,
+                                  .top_p = transform.top_p,
+                                  .top_k = transform.top_k,
+                                  .min_p = transform.min_p};
+    const std::int32_t prompt[] = {1};
+    const std::vector<double> drawn = sampler.distribution(logits, options, prompt, 1).value();
+    RowCutter cutter(transform);
+    const RowCut cut = cutter.cut(logits);
+    for (std::size_t v = 0; v < logits.size(); ++v)
+      ASSERT_EQ(cut.keeps(logits[v], static_cast<std::int64_t>(v)), drawn[v] > 0) << "token " << v;
   }
 }
 

@@ -31,9 +31,13 @@ using testing::share_of;
 constexpr double kGradientError = 1e-5;
 constexpr float kOutputError = 1e-5F;
 
-result<runtime::Metrics> update(TrainEngine& engine, const Share& share, const std::string& loss) {
-  if (engine.options().head == ModelHead::kLanguage)
-    return engine.update_policy(share.pack.view(), policy_update(share, loss));
+result<runtime::Metrics> update(TrainEngine& engine, const Share& share, const std::string& loss,
+                                const SamplingTransform& transform) {
+  if (engine.options().head == ModelHead::kLanguage) {
+    PolicyUpdate update = policy_update(share, loss);
+    update.cut = transform;
+    return engine.update_policy(share.pack.view(), update);
+  }
   ValueUpdate value;
   value.returns = share.returns;
   value.mask = share.mask;
@@ -42,9 +46,10 @@ result<runtime::Metrics> update(TrainEngine& engine, const Share& share, const s
 }
 
 /// Log-probs and entropies, or values.
-std::vector<float> outputs(TrainEngine& engine, const Share& share) {
+std::vector<float> outputs(TrainEngine& engine, const Share& share,
+                           const SamplingTransform& transform) {
   if (engine.options().head == ModelHead::kValue) return engine.values(share.pack.view()).value();
-  const TokenLogProbs out = engine.log_probs(share.pack.view(), 0.7F, true).value();
+  const TokenLogProbs out = engine.log_probs(share.pack.view(), transform, true).value();
   std::vector<float> all = out.log_probs;
   all.insert(all.end(), out.entropy.begin(), out.entropy.end());
   return all;
@@ -63,6 +68,7 @@ struct Plan {
   ParallelModel model;
   std::vector<Sample> samples = {};
   std::string loss = "vanilla";
+  SamplingTransform transform = {.temperature = 0.7};  ///< of outputs; its cut of updates too
   TrainEngineOptions options = gradient_options();
   int updates = 1;
 };
@@ -77,9 +83,9 @@ std::vector<RankReport> run(const Plan& plan, const ParallelOptions& cut, int ra
     const MeshPlace place = mesh_place(cut, rank, ranks);
     const auto engine = make_parallel_engine(plan.model, options, &world);
     const Share share = share_of(plan.samples, place.dp, place.dp_size);
-    report.outputs = outputs(*engine, share);
+    report.outputs = outputs(*engine, share, plan.transform);
     for (int u = 0; u < plan.updates; ++u) {
-      const auto done = update(*engine, share, plan.loss);
+      const auto done = update(*engine, share, plan.loss, plan.transform);
       if (!done) throw std::runtime_error(done.error().to_string());
       report.metrics = *done;
     }
@@ -106,7 +112,7 @@ void expect_outputs(const Plan& plan, const ParallelOptions& cut,
   for (int rank = 0; rank < ranks; ++rank) {
     const MeshPlace place = mesh_place(cut, rank, ranks);
     const std::vector<float> wanted =
-        outputs(*engine, share_of(plan.samples, place.dp, place.dp_size));
+        outputs(*engine, share_of(plan.samples, place.dp, place.dp_size), plan.transform);
     const std::vector<float>& got = reports[static_cast<std::size_t>(rank)].outputs;
     ASSERT_EQ(got.size(), wanted.size());
     for (std::size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], wanted[i], kOutputError);
@@ -213,6 +219,18 @@ TEST(Mesh, RecomputeAndLossesThatSelectTokensDoToo) {
         expect_like_one_rank(plan, cut, 4, wanted, single[0].metrics);
       expect_like_one_rank(plan, {.tp = 2, .pp = 2}, 8, wanted, single[0].metrics);
     }
+}
+
+TEST(Mesh, LogProbsOfWhatWasDrawnFromDoToo) {
+  for (const std::size_t model : {0U, 1U}) {  // an untied head and a tied one
+    Plan plan = plan_for(parallel_models()[model]);
+    plan.transform = {.temperature = 0.8, .top_p = 0.8, .top_k = 20};
+    const std::vector<RankReport> single = run(plan, {}, 1);
+    const std::vector<double> wanted = assembled(plan, single, &RankReport::gradients);
+    for (const ParallelOptions& cut :
+         {ParallelOptions{.tp = 2}, ParallelOptions{.tp = 4}, ParallelOptions{.tp = 2, .pp = 2}})
+      expect_like_one_rank(plan, cut, 4, wanted, single[0].metrics);
+  }
 }
 
 TEST(Mesh, ThreeOptimizerStepsEndAtTheSameWeights) {
