@@ -31,6 +31,10 @@ struct Cast {
   std::int64_t critic_warmup_steps = 0;        ///< steps that update only the critic
   runtime::PullMeter* meter = nullptr;         ///< counts what the controller reads
   const CorrectionStep* correction = nullptr;  ///< absent: data is taken as on-policy
+  /// Rollout by slices; asynchronous loops need it.
+  typename StreamingOf<W>::type* streaming = nullptr;
+  /// Absent: a sample is one turn. Asynchronous loops only.
+  typename EnvironmentOf<W>::type* environment = nullptr;
 };
 
 }  // namespace troupe::actors

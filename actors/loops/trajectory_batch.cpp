@@ -66,28 +66,36 @@ result<Batch> response_columns(std::span<const Trajectory> samples) {
   return out;
 }
 
-result<Batch> trajectory_batch(std::span<const BatchGroup> groups, std::int64_t first_group) {
+result<Batch> sample_batch(std::span<const BatchGroup> groups, std::int64_t first_group) {
   if (groups.empty()) return fail(ErrorCode::kInvalidArgument, "trajectory batch: no groups");
   const std::size_t size = groups.front().samples.size();
   std::vector<Batch> rows;
   std::vector<Trajectory> samples;
-  std::vector<Batch> rewards;
   for (const BatchGroup& group : groups) {
-    if (group.samples.size() != size || group.rewards.size() != size || group.row.rows() != 1)
+    if (group.samples.size() != size || group.row.rows() != 1)
       return fail(ErrorCode::kConflict,
-                  "trajectory batch: group of {} samples, {} rewards and {} prompts, wanted {}, {} "
-                  "and 1",
-                  group.samples.size(), group.rewards.size(), group.row.rows(), size, size);
+                  "trajectory batch: group of {} samples and {} prompts, wanted {} and 1",
+                  group.samples.size(), group.row.rows(), size);
     rows.push_back(group.row);
     samples.insert(samples.end(), group.samples.begin(), group.samples.end());
-    rewards.insert(rewards.end(), group.rewards.begin(), group.rewards.end());
   }
   TROUPE_TRY(const Batch prompts, Batch::concat(rows));
   TROUPE_TRY(Batch batch, number_samples(prompts, static_cast<std::int64_t>(size)));
   TROUPE_TRY_VOID(renumber(groups, first_group, batch));
   TROUPE_TRY(const Batch responses, response_columns(samples));
   TROUPE_TRY_VOID(batch.merge(responses));
+  return batch;
+}
+
+result<Batch> trajectory_batch(std::span<const BatchGroup> groups, std::int64_t first_group) {
+  TROUPE_TRY(Batch batch, sample_batch(groups, first_group));
+  std::vector<Batch> rewards;
+  for (const BatchGroup& group : groups)
+    rewards.insert(rewards.end(), group.rewards.begin(), group.rewards.end());
   TROUPE_TRY(const Batch scored, Batch::concat(rewards));
+  if (scored.rows() != batch.rows())
+    return fail(ErrorCode::kConflict, "trajectory batch: {} rewards for {} samples", scored.rows(),
+                batch.rows());
   TROUPE_TRY_VOID(batch.merge(scored));
   return batch;
 }

@@ -28,8 +28,11 @@ struct BatchGroup {
 /// truncated sampling `rollout_processed_log_probs` too.
 result<runtime::Batch> response_columns(std::span<const Trajectory> samples);
 
-/// Prompt columns repeated, `group` (from `first_group` on), `sample_index`, the response columns,
-/// and the columns of the rewards. kConflict when groups differ in size, or rewards in columns.
+/// Prompt columns repeated, `group` (from `first_group` on), `sample_index`, and the response
+/// columns: what `generate` gives. kConflict when groups differ in size.
+result<runtime::Batch> sample_batch(std::span<const BatchGroup> groups, std::int64_t first_group);
+
+/// The same and the columns of the rewards. kConflict also when those differ in columns.
 result<runtime::Batch> trajectory_batch(std::span<const BatchGroup> groups,
                                         std::int64_t first_group);
 

@@ -206,6 +206,8 @@ class StalenessLedger {
   /// Set once so many groups came to nothing since the trainer last got one, with none in stock,
   /// that the run should end; names the counts.
   std::optional<Error> barren() const;
+  /// Nothing more is issued.
+  bool closed() const { return closed_; }
   /// Closed, and nothing is open.
   bool drained() const { return closed_ && open_.empty(); }
   EffectiveBound effective() const;
