@@ -30,18 +30,51 @@ result<Batch> CriticWorker::values(const Batch& batch) {
   return out;
 }
 
-result<Metrics> CriticWorker::update(const Batch& batch, const ValueUpdateSettings& settings) {
+namespace {
+
+/// What a value update reads of a batch; `update` points into it.
+struct ValueColumns {
+  PackedBatch packed;
+  std::vector<std::uint8_t> mask;
+  std::vector<float> returns;
+  std::vector<float> old_values;
+
+  ValueUpdate update(const ValueUpdateSettings& settings) const {
+    return {.returns = returns,
+            .old_values = old_values,
+            .mask = mask,
+            .options = settings.options,
+            .loss_scale_factor = settings.loss_scale_factor};
+  }
+};
+
+result<ValueColumns> value_columns(const Batch& batch) {
   TROUPE_TRY(const Batch local, batch.resolve());
-  TROUPE_TRY(const PackedBatch packed, pack_batch(local));
-  TROUPE_TRY(const std::vector<std::uint8_t> mask, response_mask(local, packed));
-  TROUPE_TRY(const std::vector<float> returns, token_values(local, column::kReturns, packed));
-  TROUPE_TRY(const std::vector<float> old_values, token_values(local, column::kValues, packed));
-  const ValueUpdate update{.returns = returns,
-                           .old_values = old_values,
-                           .mask = mask,
-                           .options = settings.options,
-                           .loss_scale_factor = settings.loss_scale_factor};
-  return engine_->update_value(packed.pack.view(), update);
+  ValueColumns columns;
+  TROUPE_TRY(columns.packed, pack_batch(local));
+  TROUPE_TRY(columns.mask, response_mask(local, columns.packed));
+  TROUPE_TRY(columns.returns, token_values(local, column::kReturns, columns.packed));
+  TROUPE_TRY(columns.old_values, token_values(local, column::kValues, columns.packed));
+  return columns;
+}
+
+}  // namespace
+
+result<Metrics> CriticWorker::update(const Batch& batch, const ValueUpdateSettings& settings) {
+  TROUPE_TRY(const ValueColumns columns, value_columns(batch));
+  return engine_->update_value(columns.packed.pack.view(), columns.update(settings));
+}
+
+result<Metrics> CriticWorker::accumulate(const Batch& batch, const ValueUpdateSettings& settings) {
+  TROUPE_TRY(const ValueColumns columns, value_columns(batch));
+  return engine_->accumulate_value(columns.packed.pack.view(), columns.update(settings));
+}
+
+result<Metrics> CriticWorker::finish_step() { return engine_->finish_step(); }
+
+result<void> CriticWorker::abandon_step() {
+  engine_->abandon_step();
+  return {};
 }
 
 }  // namespace troupe::actors

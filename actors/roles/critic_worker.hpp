@@ -36,6 +36,11 @@ class CriticWorker : public TrainWorker {
   result<runtime::Batch> values(const runtime::Batch& batch);
   /// One optimizer step on `returns` and `values`; metrics as in TrainEngine::update_value.
   result<runtime::Metrics> update(const runtime::Batch& batch, const ValueUpdateSettings& settings);
+  /// A streamed step, as PolicyWorker's.
+  result<runtime::Metrics> accumulate(const runtime::Batch& batch,
+                                      const ValueUpdateSettings& settings);
+  result<runtime::Metrics> finish_step();
+  result<void> abandon_step();
 
   static constexpr auto methods() {
     using namespace runtime;
@@ -45,6 +50,12 @@ class CriticWorker : public TrainWorker {
             .keep_columns(),
         method<&CriticWorker::update>("update", args(scatter, broadcast), returns(reduce(kMerge)))
             .phase("train"),
+        method<&CriticWorker::accumulate>("accumulate", args(scatter, broadcast),
+                                          returns(reduce(kMerge)))
+            .phase("train"),
+        method<&CriticWorker::finish_step>("finish_step", args(), returns(reduce(kMerge)))
+            .phase("train"),
+        method<&CriticWorker::abandon_step>("abandon_step", args(), returns(none)),
         method<&CriticWorker::state>("state", args(broadcast), returns(all)),
         method<&CriticWorker::load_state>("load_state", args(broadcast), returns(none))
             .phase("train")};

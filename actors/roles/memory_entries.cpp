@@ -56,6 +56,11 @@ result<void> MemoryEntries::add_engine(TrainEngine& engine) {
                                         },
                                         .offload = {},
                                         .drop = [&engine]() -> result<void> {
+                                          // They are all that is left of the parts so far.
+                                          if (engine.step_is_open())
+                                            return fail(ErrorCode::kResourceExhausted,
+                                                        "gradients of a streamed step are needed "
+                                                        "until it is finished or abandoned");
                                           engine.offload();
                                           return {};
                                         }};

@@ -96,6 +96,26 @@ result<Metrics> PolicyWorker::update(const Batch& batch, const PolicyUpdateSetti
   return engine_->update_policy(columns.packed.pack.view(), update);
 }
 
+result<Metrics> PolicyWorker::accumulate(const Batch& batch, const PolicyUpdateSettings& settings) {
+  if (losses_ == nullptr)
+    return fail(ErrorCode::kUnsupported, "accumulate: this rank was given no policy losses");
+  TROUPE_TRY(PolicyLoss loss, update_loss(*losses_, settings));
+  TROUPE_TRY(const Batch local, batch.resolve());
+  TROUPE_TRY(const UpdateColumns columns, UpdateColumns::read(local, settings));
+  const PolicyUpdate update = columns.update(std::move(loss), settings);
+  return engine_->accumulate_policy(columns.packed.pack.view(), update);
+}
+
+result<Metrics> PolicyWorker::finish_step() {
+  TROUPE_TRY(const auto lease, start_update());
+  return engine_->finish_step();
+}
+
+result<void> PolicyWorker::abandon_step() {
+  engine_->abandon_step();
+  return {};
+}
+
 result<Metrics> PolicyWorker::update_sft(const Batch& batch) {
   TROUPE_TRY(const Batch local, batch.resolve());
   TROUPE_TRY(const PackedBatch packed, pack_batch(local));
@@ -146,6 +166,7 @@ result<reshard::Reply> PolicyWorker::publication(const reshard::Command& command
 }
 
 result<void> PolicyWorker::release_gradients() {
+  if (engine_->step_is_open()) return {};
   engine_->offload();
   return entries_->dropped("gradients");
 }

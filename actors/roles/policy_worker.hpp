@@ -47,6 +47,7 @@ struct UpdateCorrection {
   bool interpolates = false;       ///< proximal log-probs by `weight_versions` (proximal.hpp)
   std::int64_t version_proximal = 0;  ///< of the step's start; set by the role for each update
   double version_policy = 0;          ///< of this update; set by the role
+  bool operator==(const UpdateCorrection&) const = default;
 
   static constexpr auto fields() {
     using runtime::field;
@@ -99,6 +100,14 @@ class PolicyWorker : public TrainWorker {
   result<runtime::Metrics> update(const runtime::Batch& batch,
                                   const PolicyUpdateSettings& settings);
 
+  /// A part of a streamed step: the columns of `update`, of which `old_log_probs` may be missing;
+  /// weights stay. TrainEngine::accumulate_policy says more.
+  result<runtime::Metrics> accumulate(const runtime::Batch& batch,
+                                      const PolicyUpdateSettings& settings);
+  /// The optimizer step over all parts; waits for the end of a publication that reads the weights.
+  result<runtime::Metrics> finish_step();
+  result<void> abandon_step();
+
   /// One supervised step: token-mean cross-entropy of the responses.
   result<runtime::Metrics> update_sft(const runtime::Batch& batch);
   /// Mean cross-entropy over all ranks, without an update.
@@ -114,7 +123,7 @@ class PolicyWorker : public TrainWorker {
   /// A step of a publication: between begin and commit or abort the weights do not change, and
   /// targets read them where they lie. Errors are in the reply.
   result<reshard::Reply> publication(const reshard::Command& command);
-  /// Gives the gradient buffer back until the next update.
+  /// Gives the gradient buffer back until the next update; not while a streamed step needs it.
   result<void> release_gradients();
 
   static constexpr auto methods() {
@@ -125,6 +134,12 @@ class PolicyWorker : public TrainWorker {
             .keep_columns(),
         method<&PolicyWorker::update>("update", args(scatter, broadcast), returns(reduce(kMerge)))
             .phase("train"),
+        method<&PolicyWorker::accumulate>("accumulate", args(scatter, broadcast),
+                                          returns(reduce(kMerge)))
+            .phase("train"),
+        method<&PolicyWorker::finish_step>("finish_step", args(), returns(reduce(kMerge)))
+            .phase("train"),
+        method<&PolicyWorker::abandon_step>("abandon_step", args(), returns(none)),
         method<&PolicyWorker::update_sft>("update_sft", args(scatter), returns(reduce(kMerge)))
             .phase("train"),
         method<&PolicyWorker::sft_loss>("sft_loss", args(scatter), returns(first))

@@ -40,12 +40,18 @@ RowOrder row_order(const Batch& batch, int ranks, bool balance) {
   return identity;
 }
 
-/// The batch with a `sequence_id` column: the row's place in it.
-Batch with_sequence_ids(Batch batch) {
+/// The batch with a `sequence_id` column: the row's place in it, counted from `first_id`.
+Batch with_sequence_ids(Batch batch, std::int64_t first_id) {
   std::vector<std::int64_t> ids(static_cast<std::size_t>(batch.rows()));
-  std::iota(ids.begin(), ids.end(), 0);
+  std::iota(ids.begin(), ids.end(), first_id);
   value_or_throw(batch.set(std::string(column::kSequenceId), Column::dense(std::move(ids))));
   return batch;
+}
+
+/// The columns that a value update reads.
+Batch value_columns(const Batch& batch) {
+  return select_present(batch, {column::kPrompts, column::kResponses, column::kResponseMask,
+                                column::kValues, column::kReturns});
 }
 
 /// The mini-batches of epoch `epoch` of update number `update`, rows balanced for `ranks`.
@@ -98,7 +104,7 @@ task<Batch> GroupReference::log_probs(Batch batch) {
   co_return value_or_throw(found.reorder(rows.inverse));
 }
 
-Batch GroupPolicy::update_columns(const Batch& batch) const {
+Batch GroupPolicy::update_columns(const Batch& batch, std::int64_t first_id) const {
   Batch needed = select_present(
       batch, {column::kPrompts, column::kResponses, column::kResponseMask, column::kOldLogProbs,
               column::kAdvantages, column::kReferenceLogProbs, column::kRolloutWeights});
@@ -107,7 +113,7 @@ Batch GroupPolicy::update_columns(const Batch& batch) const {
   };
   if (settings_.correction.reads_rollout) add(column::kRolloutLogProbs);
   if (settings_.correction.interpolates) add(column::kVersions);
-  return with_sequence_ids(std::move(needed));
+  return with_sequence_ids(std::move(needed), first_id);
 }
 
 PolicyUpdateSettings GroupPolicy::update_settings(std::int64_t epoch, double progress) const {
@@ -138,6 +144,29 @@ task<Metrics> GroupPolicy::update(Batch batch) {
   co_return metrics;
 }
 
+task<Metrics> GroupPolicy::accumulate(Batch part) {
+  Batch needed = update_columns(part, rows_streamed_);
+  const RowOrder rows = row_order(needed, group_.mesh().data_parts(), plan_.balance);
+  needed = value_or_throw(needed.reorder(rows.order));
+  PolicyUpdateSettings settings = update_settings(0, 0.0);
+  Metrics metrics =
+      co_await group_.call<&PolicyWorker::accumulate>(std::move(needed), std::move(settings));
+  rows_streamed_ += part.rows();
+  co_return metrics;
+}
+
+task<Metrics> GroupPolicy::finish_step() {
+  Metrics metrics = co_await group_.call<&PolicyWorker::finish_step>();
+  rows_streamed_ = 0;
+  ++updates_;
+  co_return metrics;
+}
+
+task<void> GroupPolicy::abandon_step() {
+  rows_streamed_ = 0;
+  co_await group_.call<&PolicyWorker::abandon_step>();
+}
+
 task<Batch> GroupCritic::values(Batch batch) {
   Batch needed = select_present(batch, {column::kPrompts, column::kResponses});
   const RowOrder rows = row_order(needed, group_.mesh().data_parts(), plan_.balance);
@@ -147,8 +176,7 @@ task<Batch> GroupCritic::values(Batch batch) {
 }
 
 task<Metrics> GroupCritic::update(Batch batch) {
-  Batch needed = select_present(batch, {column::kPrompts, column::kResponses, column::kResponseMask,
-                                        column::kValues, column::kReturns});
+  const Batch needed = value_columns(batch);
   Metrics metrics;
   for (std::int64_t epoch = 0; epoch < plan_.epochs; ++epoch) {
     const std::vector<Batch> parts =
@@ -161,5 +189,21 @@ task<Metrics> GroupCritic::update(Batch batch) {
   ++updates_;
   co_return metrics;
 }
+
+task<Metrics> GroupCritic::accumulate(Batch part) {
+  Batch needed = value_columns(part);
+  const RowOrder rows = row_order(needed, group_.mesh().data_parts(), plan_.balance);
+  needed = value_or_throw(needed.reorder(rows.order));
+  Metrics metrics = co_await group_.call<&CriticWorker::accumulate>(std::move(needed), settings_);
+  co_return metrics;
+}
+
+task<Metrics> GroupCritic::finish_step() {
+  Metrics metrics = co_await group_.call<&CriticWorker::finish_step>();
+  ++updates_;
+  co_return metrics;
+}
+
+task<void> GroupCritic::abandon_step() { co_await group_.call<&CriticWorker::abandon_step>(); }
 
 }  // namespace troupe::actors

@@ -82,6 +82,15 @@ class GroupPolicy {
   /// All epochs over all mini-batches; the metrics of their steps are merged.
   runtime::task<runtime::Metrics> update(runtime::Batch batch);
 
+  /// A streamed step: adds what complete groups teach, with the columns of `update`, but for
+  /// `old_log_probs`, which may be missing. Weights stay until `finish_step`, which counts as one
+  /// update; the metrics of all parts and of the end, merged, are those of `update`. The plan's
+  /// mini-batches and epochs do not apply (check_streamed_update refuses them at the start).
+  runtime::task<runtime::Metrics> accumulate(runtime::Batch part);
+  runtime::task<runtime::Metrics> finish_step();
+  /// After a failure: forgets the parts, so that the step can be done again.
+  runtime::task<void> abandon_step();
+
   /// Updates so far; seeds the shuffle, so it is part of a checkpoint. It is also the version of
   /// the weights at the start of a step.
   std::int64_t updates() const { return updates_; }
@@ -89,7 +98,7 @@ class GroupPolicy {
 
  private:
   /// The columns that an update reads, with `sequence_id`.
-  runtime::Batch update_columns(const runtime::Batch& batch) const;
+  runtime::Batch update_columns(const runtime::Batch& batch, std::int64_t first_id = 0) const;
   /// `progress`: the share of the step's updates that is done.
   PolicyUpdateSettings update_settings(std::int64_t epoch, double progress) const;
 
@@ -98,6 +107,7 @@ class GroupPolicy {
   PolicyUpdateSettings settings_;
   MinibatchPlan plan_;
   std::int64_t updates_ = 0;
+  std::int64_t rows_streamed_ = 0;  // of the open step; numbers its sequences
 };
 
 class GroupCritic {
@@ -107,6 +117,10 @@ class GroupCritic {
       : group_(group), settings_(settings), plan_(plan) {}
   runtime::task<runtime::Batch> values(runtime::Batch batch);
   runtime::task<runtime::Metrics> update(runtime::Batch batch);
+  /// As GroupPolicy's.
+  runtime::task<runtime::Metrics> accumulate(runtime::Batch part);
+  runtime::task<runtime::Metrics> finish_step();
+  runtime::task<void> abandon_step();
   std::int64_t updates() const { return updates_; }
   void set_updates(std::int64_t count) { updates_ = count; }
 
