@@ -175,7 +175,8 @@ void UcxEngine::answer_data(Peer& peer, const MessageHeader& request, Pieces pie
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   param.cb.send = &UcxEngine::on_answered;
   param.user_data = made.get();
-  if (static_cast<std::int64_t>(bytes.size()) <= worker_.at_once_bytes()) {
+  const bool watched = (request.flags & kFlagWatched) != 0;
+  if (static_cast<std::int64_t>(bytes.size()) <= worker_.at_once_bytes(watched)) {
     param.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
     param.flags = UCP_AM_SEND_FLAG_EAGER;
   }

@@ -52,9 +52,10 @@ void UcxEngine::start(std::uint64_t number) {
 
 void UcxEngine::plan(Pull& pull, const Peer& peer) {
   pull.by_places = peer.direct == Direct::kYes && !pull.lanes_only;
-  const std::int64_t most = pull.by_places
-                                ? kPlacesBytesMax
-                                : std::min(options_.chunk_bytes, worker_.message_bytes_max());
+  const bool watched = pull.request.watch != nullptr;
+  const std::int64_t most =
+      pull.by_places ? kPlacesBytesMax
+                     : std::min(options_.chunk_bytes, worker_.message_bytes_max(watched));
   pull.chunks = plan_chunks(pull.request.parts,
                             {.chunk_bytes = most,
                              .scatter_bytes_max = pull.by_places ? most : kScatterBytesMax,
@@ -90,6 +91,7 @@ bool UcxEngine::ask(Peer& peer, std::uint64_t number, Pull& pull) {
     header.flags |= kFlagIntroduced;
   }
   if (pull.by_places) header.flags |= kFlagPlaces;
+  if (pull.request.watch != nullptr) header.flags |= kFlagWatched;
   std::int64_t bytes = 0;
   for (std::size_t asked = 0; asked < room && pull.next < pull.chunks.size(); ++asked) {
     const ChunkPlan& chunk = pull.chunks[pull.next];

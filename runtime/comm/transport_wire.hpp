@@ -67,6 +67,7 @@ struct MessageHeader {
 };
 inline constexpr std::uint16_t kFlagIntroduced = 1;  ///< request: the reader's address comes first
 inline constexpr std::uint16_t kFlagPlaces = 2;      ///< request: the reader can copy directly
+inline constexpr std::uint16_t kFlagWatched = 4;     ///< request: the reader walks over the bytes
 inline constexpr std::size_t kMessageHeaderBytes = 80;
 using MessageBytes = std::array<std::byte, kMessageHeaderBytes>;
 

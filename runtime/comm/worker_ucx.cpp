@@ -18,7 +18,9 @@ namespace {
 /// What one answer takes to send, at most, when the lane is not TCP alone: one message fewer even
 /// if the reader could copy.
 constexpr std::int64_t kSmallBytes = std::int64_t{8} << 10;
-/// What UCX reads of a socket at a time; a message of kTcpMessageBytes is never cut.
+/// Up to here a message over TCP goes at once: a copy more at the reader costs less than asking.
+constexpr std::int64_t kTcpAtOnceBytes = std::int64_t{64} << 10;
+/// What UCX reads of a socket at a time; a message that goes at once is never cut.
 constexpr std::int64_t kTcpSegmentBytes = std::int64_t{260} << 10;
 
 /// UCX warns about lanes that are named and not there.
@@ -170,10 +172,14 @@ bool UcxWorker::progress() {
   return rounds > 0;
 }
 
-std::int64_t UcxWorker::at_once_bytes() const { return tcp_only_ ? kTcpMessageBytes : kSmallBytes; }
+std::int64_t UcxWorker::at_once_bytes(bool watched) const {
+  if (!tcp_only_) return kSmallBytes;
+  return watched ? kTcpWatchedBytes : kTcpAtOnceBytes;
+}
 
-std::int64_t UcxWorker::message_bytes_max() const {
-  return tcp_only_ ? kTcpMessageBytes : std::numeric_limits<std::int64_t>::max();
+std::int64_t UcxWorker::message_bytes_max(bool watched) const {
+  if (tcp_only_) return watched ? kTcpWatchedBytes : kTcpMessageBytes;
+  return std::numeric_limits<std::int64_t>::max();
 }
 
 void UcxWorker::wait(TimePoint until, std::uint64_t seen) {

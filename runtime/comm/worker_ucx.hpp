@@ -4,10 +4,10 @@
 //
 // What is chosen, and why (measured on 1.13.1, see docs/transport.md): error mode PEER on every
 // endpoint, which shared memory only has with MM_ERROR_HANDLING; keepalive of at most 1 s; TCP
-// segments that hold a message whole, and answers over TCP in messages of kTcpMessageBytes, sent at
-// once (rendezvous with error handling copies as often, and asks first); no remote memory access is
-// ever used. Knobs are set with `ucp_config_modify`, so that neither the environment nor other
-// users of UCX are touched.
+// segments that hold a small message whole, and big answers by rendezvous in messages of
+// kTcpMessageBytes, of which several are under way, or at once where the reader does the last copy,
+// which both need where errors are handled; no remote memory access is ever used. Knobs are set
+// with `ucp_config_modify`, so that neither the environment nor other users of UCX are touched.
 // **Threads:** made, used and destroyed by one thread, which owns all UCP calls; `wake` from any.
 // **Invariants:** UCX's own signal handlers are taken out.
 
@@ -31,7 +31,9 @@ std::string ucx_version();
 std::string ucx_reason(ucs_status_t status);
 
 /// Bytes of columns in one message where TCP is the only lane.
-inline constexpr std::int64_t kTcpMessageBytes = std::int64_t{256} << 10;
+inline constexpr std::int64_t kTcpMessageBytes = std::int64_t{512} << 10;
+/// The same when the reader walks over them on the way: what UCX reads of a socket at a time.
+inline constexpr std::int64_t kTcpWatchedBytes = std::int64_t{256} << 10;
 
 class UcxWorker {
  public:
@@ -48,9 +50,9 @@ class UcxWorker {
   /// Lets UCX work, a bounded number of times; false when there was nothing to do.
   bool progress();
   /// Largest answer that is best sent at once, without asking the reader to be ready for it.
-  std::int64_t at_once_bytes() const;
+  std::int64_t at_once_bytes(bool watched) const;
   /// Largest answer that is worth one message; more are better cut.
-  std::int64_t message_bytes_max() const;
+  std::int64_t message_bytes_max(bool watched) const;
 
   /// How often `wake` was called; taken before looking for work, handed to `wait` after it.
   std::uint64_t wakes() const { return wakes_.load(); }
