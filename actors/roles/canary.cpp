@@ -2,6 +2,7 @@
 
 #include "actors/data/prompt_loader.hpp"
 #include "actors/loops/columns.hpp"
+#include "runtime/base/check.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -23,28 +24,36 @@ CanaryRequest canary_request(std::int64_t vocabulary, std::int64_t positions, in
   return request;
 }
 
-result<void> compare_replicas(std::span<const CanaryAnswer> answers, const runtime::Mesh& mesh,
+result<void> compare_replicas(std::span<const CanaryAnswer> answers, std::span<const int> replicas,
                               WeightVersion version) {
+  TROUPE_CHECK(!answers.empty() && answers.size() == replicas.size(),
+               "canary: {} answers of {} ranks", answers.size(), replicas.size());
   const CanaryAnswer& first = answers.front();
   for (std::size_t i = 0; i < answers.size(); ++i) {
     const CanaryAnswer& answer = answers[i];
-    const RankId rank{static_cast<std::int32_t>(i)};
-    const int replica = mesh.data_part(rank);
     if (answer.version != version)
       return fail(ErrorCode::kConflict,
                   "canary: replica {}, rank {} answers under version {}, version {} was published",
-                  replica, i, answer.version.value, version.value);
+                  replicas[i], i, answer.version.value, version.value);
     for (std::size_t t = 0; t < std::max(answer.tokens.size(), first.tokens.size()); ++t) {
       const auto token = [t](const CanaryAnswer& one) {
         return t < one.tokens.size() ? std::to_string(one.tokens[t]) : std::string("none");
       };
       if (token(answer) == token(first)) continue;
       return fail(ErrorCode::kConflict,
-                  "canary: version {}: replica {}, rank {}: token {} is {}, replica 0 says {}",
-                  version.value, replica, i, t, token(answer), token(first));
+                  "canary: version {}: replica {}, rank {}: token {} is {}, replica {} says {}",
+                  version.value, replicas[i], i, t, token(answer), replicas.front(), token(first));
     }
   }
   return {};
+}
+
+result<void> compare_replicas(std::span<const CanaryAnswer> answers, const runtime::Mesh& mesh,
+                              WeightVersion version) {
+  std::vector<int> replicas;
+  for (std::size_t i = 0; i < answers.size(); ++i)
+    replicas.push_back(mesh.data_part(RankId{static_cast<std::int32_t>(i)}));
+  return compare_replicas(answers, replicas, version);
 }
 
 result<double> compare_log_probs(const CanaryAnswer& answer, const Column& trainer,

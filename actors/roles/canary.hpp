@@ -20,8 +20,11 @@ namespace troupe::actors {
 /// Asks for at most `tokens` after up to 16 others, all within `positions` ≥ 2.
 CanaryRequest canary_request(std::int64_t vocabulary, std::int64_t positions, int tokens);
 
-/// `answers`: one per rank of `mesh`. kConflict naming version, replica, rank and the first token
-/// that is not that of rank 0.
+/// `answers`: of all ranks; `replicas`: whose each is. kConflict naming version, replica, answer
+/// and the first token that is not that of the first one.
+result<void> compare_replicas(std::span<const CanaryAnswer> answers, std::span<const int> replicas,
+                              WeightVersion version);
+/// `answers`: one per rank of `mesh`.
 result<void> compare_replicas(std::span<const CanaryAnswer> answers, const runtime::Mesh& mesh,
                               WeightVersion version);
 

@@ -17,28 +17,34 @@ class ClusterPlace final : public WorldPlace {
   ClusterPlace(ClusterPool pool, const WorldOptions& options)
       : pool_(std::move(pool)), options_(options) {
     if (!pool_.bundles.empty()) return;
-    pool_.bundles.resize(static_cast<std::size_t>(options_.devices));
+    pool_.bundles.resize(static_cast<std::size_t>(world_devices(options_)));
     std::iota(pool_.bundles.begin(), pool_.bundles.end(), 0);
   }
 
   result<WorkerGroup<PolicyWorker>> make_policy(const std::string& name,
                                                 const TrainedRole& role) override {
     TROUPE_TRY(Mesh mesh, train_mesh(role.engine.parallel, options_.devices));
-    return make<PolicyWorker>(name, name, std::move(mesh), TrainSpec{role.source, role.engine});
+    return make<PolicyWorker>(name, group_options(name, std::move(mesh)),
+                              TrainSpec{role.source, role.engine}, trained_devices());
   }
   result<WorkerGroup<CriticWorker>> make_critic(const TrainedRole& role) override {
     TROUPE_TRY(Mesh mesh, train_mesh(role.engine.parallel, options_.devices));
-    return make<CriticWorker>("critic", kCriticProgram, std::move(mesh),
-                              TrainSpec{role.source, role.engine});
+    return make<CriticWorker>(kCriticProgram, group_options("critic", std::move(mesh)),
+                              TrainSpec{role.source, role.engine}, trained_devices());
   }
-  result<WorkerGroup<RolloutWorker>> make_rollout() override {
-    TROUPE_TRY(Mesh mesh, rollout_mesh(options_.rollout_tp, options_.devices));
+  result<WorkerGroup<RolloutWorker>> make_rollout(const GroupMaking& making,
+                                                  const RolloutSeat& place) override {
+    const auto ranks = static_cast<int>(place.devices.size());
+    TROUPE_TRY(Mesh mesh, rollout_mesh(options_.rollout_tp, ranks));
+    runtime::GroupOptions group =
+        group_options(group_name(place.name, making.generation), std::move(mesh));
+    group.create_deadline = making.within;
     return make<RolloutWorker>(
-        "rollout", kRolloutProgram, std::move(mesh),
-        RolloutSpec{options_.policy.source, options_.rollout},
-        rollout_devices(options_.policy.engine.parallel, options_.rollout_tp, options_.devices));
+        kRolloutProgram, std::move(group),
+        RolloutSpec{options_.policy.source, options_.rollout, options_.rollout_delay},
+        place.devices);
   }
-  result<WorkerGroup<RewardWorker>> make_reward() override;
+  result<WorkerGroup<RewardWorker>> make_reward(const GroupMaking& making) override;
   std::optional<runtime::MemoryLedger> ledger(std::size_t) const override {
     return std::nullopt;  // the agents keep them
   }
@@ -63,17 +69,20 @@ class ClusterPlace final : public WorldPlace {
     group.create_deadline = options_.create_deadline;
     return group;
   }
-  /// `devices`: of each rank; empty: rank i on device i.
+  std::vector<int> trained_devices() const {
+    std::vector<int> devices(static_cast<std::size_t>(options_.devices));
+    std::iota(devices.begin(), devices.end(), 0);
+    return devices;
+  }
+  /// `devices`: of each rank.
   template <class W, class Spec>
-  result<WorkerGroup<W>> make(const std::string& group, const std::string& name, Mesh mesh,
-                              const Spec& spec, const std::vector<int>& devices = {}) {
-    TROUPE_TRY(RemoteProgram wanted, program(name, spec, options_.devices));
-    runtime::GroupOptions options = group_options(group, std::move(mesh));
-    options.lanes = pool_.lanes;
+  result<WorkerGroup<W>> make(const std::string& name, runtime::GroupOptions options,
+                              const Spec& spec, const std::vector<int>& devices) {
+    TROUPE_TRY(RemoteProgram wanted, program(name, spec, static_cast<int>(devices.size())));
     for (std::size_t rank = 0; rank < devices.size(); ++rank) {
       const auto device = static_cast<std::size_t>(devices[rank]);
       wanted.bundles[rank] = pool_.bundles[device % pool_.bundles.size()];
-      if (!pool_.lanes.empty()) options.lanes[rank] = pool_.lanes[device];
+      if (!pool_.lanes.empty()) options.lanes.push_back(pool_.lanes[device]);
     }
     return WorkerGroup<W>::create(*pool_.job, std::move(options), std::move(wanted));
   }
@@ -82,11 +91,12 @@ class ClusterPlace final : public WorldPlace {
   const WorldOptions options_;
 };
 
-result<WorkerGroup<RewardWorker>> ClusterPlace::make_reward() {
+result<WorkerGroup<RewardWorker>> ClusterPlace::make_reward(const GroupMaking& making) {
   const RewardSpec spec{options_.policy.source.tokenizer_folder, options_.reward_rule};
   TROUPE_TRY(RemoteProgram wanted, program(kRewardProgram, spec, options_.reward_workers));
-  runtime::GroupOptions options =
-      group_options("reward", Mesh::data_parallel(options_.reward_workers));
+  runtime::GroupOptions options = group_options(group_name("reward", making.generation),
+                                                Mesh::data_parallel(options_.reward_workers));
+  options.create_deadline = making.within;
   options.collectives = false;
   return WorkerGroup<RewardWorker>::create(*pool_.job, std::move(options), std::move(wanted));
 }

@@ -2,237 +2,207 @@
 
 #include "actors/loops/columns.hpp"
 #include "actors/roles/canary.hpp"
-#include "runtime/base/check.hpp"
-#include "runtime/comm/transport.hpp"
+#include "actors/roles/settled.hpp"
+#include "runtime/base/log.hpp"
+#include "runtime/task/executor.hpp"
 #include "runtime/task/failure.hpp"
-#include "runtime/task/when.hpp"
 
 #include <algorithm>
-#include <map>
 #include <string>
 #include <utility>
-#include <vector>
 
 namespace troupe::actors {
 
-using reshard::CommandKind;
-using reshard::CoordinatorCore;
-using reshard::CoordinatorEvent;
-using reshard::Member;
-using reshard::Side;
+using runtime::Failure;
 using runtime::Metrics;
 using runtime::Reduction;
 using runtime::task;
 using runtime::value_or_throw;
+using State = RolloutReplicas::State;
 
 namespace {
 
-/// More than a member takes for its own "too late" to arrive.
-constexpr Duration kAnswerGrace = std::chrono::seconds(5);
+/// How long the news of a death may come after an error that it caused at others.
+constexpr Duration kDeathReportWithin = std::chrono::seconds(5);
+constexpr Duration kLookEvery = std::chrono::milliseconds(50);
 
-/// Ranks of a plan are devices; ranks that share a host are one node.
-class RosterMaker {
- public:
-  /// `devices`: of each rank; empty: rank i on device i.
-  result<reshard::Roster> make(std::vector<WeightLayout> ranks, const std::vector<int>& devices) {
-    reshard::Roster roster;
-    for (std::size_t i = 0; i < ranks.size(); ++i) {
-      WeightLayout& rank = ranks[i];
-      if (i > 0 && rank.tensors != roster.tensors)
-        return fail(ErrorCode::kConflict, "publication: rank {} has other tensors than rank 0", i);
-      if (i == 0) roster.tensors = std::move(rank.tensors);
-      rank.layout.rank = devices.empty() ? static_cast<std::int32_t>(i) : devices[i];
-      rank.layout.node =
-          nodes_.try_emplace(rank.host, static_cast<std::int32_t>(nodes_.size())).first->second;
-      roster.ranks.push_back(std::move(rank.layout));
-    }
-    return roster;
-  }
-
- private:
-  std::map<std::string, std::int32_t> nodes_;
-};
-
-/// Every rank of the group as lost, the one that the cause names first.
-std::vector<CoordinatorEvent> all_lost(Side side, const Error& cause, int ranks,
-                                       const std::vector<int>& devices) {
-  const std::optional<RankId> named = cause.root_cause().origin.rank;
-  std::vector<CoordinatorEvent> events;
-  for (int rank = 0; rank < ranks; ++rank) {
-    auto place = named && named->value == rank ? events.begin() : events.end();
-    const int device = devices.empty() ? rank : devices[static_cast<std::size_t>(rank)];
-    events.insert(place, reshard::MemberLost{{side, device}, cause});
-  }
-  return events;
+/// Errors that somebody has who was left alone by another.
+bool may_be_of_a_death(const Error& error) {
+  const ErrorCode code = error.root_cause().code;
+  return code == ErrorCode::kRankDead || code == ErrorCode::kAborted ||
+         code == ErrorCode::kDeadline || code == ErrorCode::kIo;
 }
-
-/// One command to all ranks of a side, and what they say.
-template <auto M, class Group>
-task<std::vector<CoordinatorEvent>> ask(Group& group, Side side, std::vector<int> devices,
-                                        reshard::Command command, Duration within) {
-  std::optional<Error> lost;
-  try {
-    const auto options = runtime::CallOptions().within(within + kAnswerGrace);
-    std::vector<reshard::Reply> replies =
-        co_await group.template call_with<M>(options, std::move(command));
-    std::vector<CoordinatorEvent> events;
-    for (reshard::Reply& reply : replies) events.emplace_back(std::move(reply));
-    co_return events;
-  } catch (const runtime::Failure& failure) {
-    lost = failure.error();
-  }
-  co_return all_lost(side, *lost, group.size(), devices);
-}
-
-std::vector<Member> members_of(int sources, int targets) {
-  std::vector<Member> members;
-  for (int rank = 0; rank < sources; ++rank) members.push_back({Side::kSource, rank});
-  for (int rank = 0; rank < targets; ++rank) members.push_back({Side::kTarget, rank});
-  return members;
-}
-
-/// What the coordinator wants done next. All commands of a round to one side are the same.
-struct Round {
-  std::optional<reshard::Command> to_sources;
-  std::optional<reshard::Command> to_targets;
-  std::optional<reshard::FinishPublication> finish;
-
-  void add(std::vector<reshard::CoordinatorEffect> effects) {
-    for (reshard::CoordinatorEffect& effect : effects) {
-      if (auto* end = std::get_if<reshard::FinishPublication>(&effect)) {
-        finish = std::move(*end);
-        continue;
-      }
-      auto& send = std::get<reshard::SendCommand>(effect);
-      (send.to.side == Side::kSource ? to_sources : to_targets) = std::move(send.command);
-    }
-  }
-};
 
 /// What the targets say together.
-reshard::ReceiveStatistics total(const reshard::PublicationOutcome& outcome) {
+void add_traffic(const TransferResult& moved, std::size_t operations, Metrics& metrics) {
   reshard::ReceiveStatistics sum;
-  for (const auto& [member, one] : outcome.received) {
+  for (const auto& [member, one] : moved.outcome.received) {
     sum.local_bytes += one.local_bytes;
     sum.pulled_bytes += one.pulled_bytes;
     sum.staging_bytes = std::max(sum.staging_bytes, one.staging_bytes);
   }
-  return sum;
+  const auto add = [&](const char* name, double value, Reduction reduction) {
+    metrics.add(std::string("update_weights/") + name, value, reduction);
+  };
+  add("bytes", static_cast<double>(sum.local_bytes + sum.pulled_bytes), Reduction::kSum);
+  add("local_bytes", static_cast<double>(sum.local_bytes), Reduction::kSum);
+  add("wire_bytes", static_cast<double>(sum.pulled_bytes), Reduction::kSum);
+  add("staging_bytes", static_cast<double>(sum.staging_bytes), Reduction::kMax);
+  add("operations", static_cast<double>(operations), Reduction::kLast);
+  metrics.add("timing_s/update_weights_transfer", seconds(moved.took), Reduction::kSum);
 }
 
 }  // namespace
 
-task<void> GroupWeights::exchange_layouts() {
-  if (plan_) co_return;
-  RosterMaker rosters;
-  PublicationSetup setup;
-  setup.bucket = options_.bucket;
-  setup.source =
-      value_or_throw(rosters.make(co_await policy_.call<&PolicyWorker::weight_layout>(), {}));
-  setup.target = value_or_throw(
-      rosters.make(co_await rollout_.call<&RolloutWorker::weight_layout>(), devices_));
-  const runtime::SessionKey key = value_or_throw(runtime::make_session_key());
-  for (const std::byte byte : key) setup.key.push_back(std::to_integer<std::uint8_t>(byte));
-  auto plan = value_or_throw(reshard::PublicationPlan::make(setup.source, setup.target));
-  auto sources = policy_.call<&PolicyWorker::open_publication>(setup);
-  auto targets = rollout_.call<&RolloutWorker::open_publication>(setup);
-  co_await std::move(sources);
-  co_await std::move(targets);
-  plan_ = std::move(plan);
+TransferOptions transfer_options(const PublicationOptions& options) {
+  return {.bucket = options.bucket,
+          .begin_within = options.begin_within,
+          .receive_within = options.receive_within,
+          .commit_within = options.commit_within,
+          .update = options.update};
 }
 
-task<reshard::PublicationOutcome> GroupWeights::transact(WeightVersion version) {
-  reshard::CoordinatorOptions options;
-  options.id.epoch = ++epoch_;
-  options.id.version = version;
-  options.id.digest = plan_->plan().digest;
-  options.members = members_of(policy_.size(), rollout_.size());
-  options.begin_within = options_.begin_within;
-  options.receive_within = options_.receive_within;
-  options.commit_within = options_.commit_within;
-  options.repeat_every = std::chrono::hours(24);  // calls of a group arrive, or end in an error
-  CoordinatorCore core(options);
-  Round round;
-  round.add(core.start(clock_.now()));
-  while (!round.finish) {
-    std::vector<task<std::vector<CoordinatorEvent>>> asks;
-    const auto within = [&](const reshard::Command& command) {
-      if (command.kind == CommandKind::kBegin) return options_.begin_within;
-      return command.kind == CommandKind::kReceive ? options_.receive_within
-                                                   : options_.commit_within;
-    };
-    if (round.to_sources)
-      asks.push_back(ask<&PolicyWorker::publication>(policy_, Side::kSource, {}, *round.to_sources,
-                                                     within(*round.to_sources)));
-    if (round.to_targets)
-      asks.push_back(ask<&RolloutWorker::publication>(
-          rollout_, Side::kTarget, devices_, *round.to_targets, within(*round.to_targets)));
-    round = Round();
-    if (asks.empty()) {  // nobody is left whose answer could come
-      round.add(core.step(reshard::ClockTick{}, std::max(clock_.now(), core.due())));
-      continue;
-    }
-    const std::vector<std::vector<CoordinatorEvent>> answers =
-        co_await runtime::when_all(std::move(asks));
-    for (const std::vector<CoordinatorEvent>& side : answers) {
-      for (const CoordinatorEvent& event : side) round.add(core.step(event, clock_.now()));
-    }
+std::vector<int> GroupWeights::targets(std::optional<int> only, WeightVersion version) {
+  std::vector<int> chosen = way_.replicas.alive();
+  if (only) std::erase_if(chosen, [&](int replica) { return replica != *only; });
+  if (!chosen.empty()) return chosen;
+  Error none{.code = ErrorCode::kRankDead,
+             .message = fmt::format("publication of version {}: no rollout replica is there to "
+                                    "take it",
+                                    version.value),
+             .origin = {},
+             .causes = {}};
+  const std::optional<Error> cause = way_.replicas.dead_cause();
+  if (cause) none = Error(*cause).wrap(none.code, none.message);
+  throw Failure(std::move(none));
+}
+
+task<bool> GroupWeights::note_losses(const std::vector<int>& chosen, const TransferResult& moved) {
+  RolloutReplicas& replicas = way_.replicas;
+  if (!replicas.options().survive) co_return false;
+  for (std::size_t i = 0; i < chosen.size(); ++i) {
+    const std::optional<Error>& silent = moved.silent[i];
+    if (silent && silent->code == ErrorCode::kDeadline) replicas.lose(chosen[i], *silent);
   }
-  if (round.finish->error)
-    throw runtime::Failure(Error(*round.finish->error)
-                               .wrap(round.finish->error->code,
-                                     fmt::format("publication of version {}", version.value)));
-  co_return core.outcome();
+  const auto any_lost = [&] {
+    return std::any_of(chosen.begin(), chosen.end(),
+                       [&](int replica) { return replicas.state(replica) == State::kLost; });
+  };
+  if (any_lost()) co_return true;
+  if (!moved.error || !may_be_of_a_death(*moved.error)) co_return false;
+  const TimePoint until = SteadyClock().now() + kDeathReportWithin;
+  while (!any_lost() && SteadyClock().now() < until) co_await runtime::sleep_for(kLookEvery);
+  co_return any_lost();
+}
+
+bool GroupWeights::all_left_committed(const std::vector<int>& chosen, const TransferResult& moved) {
+  bool anybody = false;
+  for (std::size_t i = 0; i < chosen.size(); ++i) {
+    if (way_.replicas.state(chosen[i]) == State::kLost) continue;
+    if (!moved.committed[i]) return false;
+    anybody = true;
+  }
+  return anybody;
+}
+
+task<std::vector<int>> GroupWeights::transfer(WeightVersion version, std::optional<int> only,
+                                              Metrics& metrics) {
+  RolloutReplicas& replicas = way_.replicas;
+  const bool survive = replicas.options().survive;
+  // Each attempt but one has lost somebody; the one may have left its targets with two versions.
+  const int attempts_max = survive ? replicas.size() + 1 : 1;
+  for (int attempt = 1;; ++attempt) {
+    const std::vector<int> chosen = targets(only, version);
+    std::vector<TransferTarget> groups;
+    for (const int replica : chosen)
+      groups.push_back({&replicas.group(replica), replicas.seat(replica).devices});
+    const TransferResult moved = co_await way_.transfer.run(version, std::move(groups));
+    const bool lost = co_await note_losses(chosen, moved);
+    if (!moved.error || (lost && all_left_committed(chosen, moved))) {
+      add_traffic(moved, plan()->plan().ops.size(), metrics);
+      if (survive) metrics.add("update_weights/attempts", attempt, Reduction::kLast);
+      co_return chosen;
+    }
+    const bool torn = !moved.outcome.committed.empty();
+    if ((!lost && !(torn && survive)) || attempt == attempts_max || way_.policy.dead_cause())
+      throw Failure(*moved.error);
+    log::warn("{}; again for those that are left", moved.error->to_string());
+  }
 }
 
 /// All replicas must say the same, and the trainer must find it as likely as they do.
-task<void> GroupWeights::canary(Metrics& metrics) {
+task<void> GroupWeights::canary(const std::vector<int>& chosen, Metrics& metrics) {
   if (canary_.tokens == 0) co_return;
-  const std::vector<CanaryAnswer> answers = co_await rollout_.call<&RolloutWorker::canary>(canary_);
-  value_or_throw(compare_replicas(answers, rollout_.mesh(), version_));
-  runtime::Batch batch =
-      value_or_throw(canary_batch(canary_.prompt, answers.front(), policy_.mesh().data_parts()));
+  RolloutReplicas& replicas = way_.replicas;
+  std::vector<std::pair<int, runtime::pending<std::vector<CanaryAnswer>>>> calls;
+  for (const int replica : chosen) {
+    if (replicas.state(replica) == State::kLost) continue;
+    calls.emplace_back(replica, replicas.group(replica).call<&RolloutWorker::canary>(canary_));
+  }
+  std::vector<CanaryAnswer> answers;
+  std::vector<int> numbers;
+  int parts = 0;
+  for (auto& [replica, call] : calls) {
+    auto said = co_await settled(std::move(call));
+    if (!said && replicas.options().survive && replicas.state(replica) == State::kLost) continue;
+    const runtime::Mesh& mesh = replicas.group(replica).mesh();
+    std::vector<CanaryAnswer> more = value_or_throw(std::move(said));
+    for (std::size_t rank = 0; rank < more.size(); ++rank) {
+      const int part = mesh.data_part(RankId{static_cast<std::int32_t>(rank)});
+      numbers.push_back(replicas.size() == 1 ? part : replica);
+      answers.push_back(std::move(more[rank]));
+    }
+    parts += mesh.data_parts();
+  }
+  if (answers.empty()) co_return;  // all are lost since: who generates next will say so
+  value_or_throw(compare_replicas(answers, numbers, version_));
+  runtime::Batch batch = value_or_throw(
+      canary_batch(canary_.prompt, answers.front(), way_.policy.mesh().data_parts()));
   LogProbRequest request;
   request.column = std::string(column::kOldLogProbs);
   runtime::Batch found =
-      co_await policy_.call<&PolicyWorker::log_probs>(std::move(batch), std::move(request));
+      co_await way_.policy.call<&PolicyWorker::log_probs>(std::move(batch), std::move(request));
   found = value_or_throw(found.resolve());
   const double largest = value_or_throw(compare_log_probs(
       answers.front(), found.column(column::kOldLogProbs), options_.canary_tolerance));
   metrics.add("canary/tokens", canary_.tokens, Reduction::kLast);
-  metrics.add("canary/replicas", rollout_.mesh().data_parts(), Reduction::kLast);
+  metrics.add("canary/replicas", parts, Reduction::kLast);
   metrics.add("canary/log_probs_diff_max", largest, Reduction::kMax);
 }
 
-task<Metrics> GroupWeights::publish_as(WeightVersion version) {
-  co_await exchange_layouts();
-  const TimePoint begin = clock_.now();
-  const reshard::PublicationOutcome outcome = co_await transact(version);
-  version_ = version;
-  const reshard::ReceiveStatistics moved = total(outcome);
+task<Metrics> GroupWeights::publish_as(WeightVersion version, std::optional<int> only) {
+  const Turnstile::Pass pass = co_await way_.publishing.enter();
+  RolloutReplicas& replicas = way_.replicas;
   Metrics metrics;
-  const auto add = [&](const char* name, double value, Reduction reduction) {
-    metrics.add(std::string("update_weights/") + name, value, reduction);
-  };
-  add("bytes", static_cast<double>(moved.local_bytes + moved.pulled_bytes), Reduction::kSum);
-  add("local_bytes", static_cast<double>(moved.local_bytes), Reduction::kSum);
-  add("wire_bytes", static_cast<double>(moved.pulled_bytes), Reduction::kSum);
-  add("staging_bytes", static_cast<double>(moved.staging_bytes), Reduction::kMax);
-  add("operations", static_cast<double>(plan_->plan().ops.size()), Reduction::kLast);
-  metrics.add("timing_s/update_weights_transfer", seconds(clock_.now() - begin), Reduction::kSum);
+  const std::vector<int> reached = co_await transfer(version, only, metrics);
+  version_ = version;
+  const bool sleeps = options_.sleep && !replicas.options().survive;
   // The weights are there: gradients make room, so that the KV cache can come back.
-  if (options_.sleep) co_await policy_.call<&PolicyWorker::release_gradients>();
-  co_await canary(metrics);
-  if (options_.sleep) co_await rollout_.call<&RolloutWorker::wake>();
+  if (sleeps) co_await way_.policy.call<&PolicyWorker::release_gradients>();
+  co_await canary(reached, metrics);
+  if (sleeps) co_await replicas.group(0).call<&RolloutWorker::wake>();
+  for (const int replica : reached) replicas.set_serving(replica);
+  if (replicas.options().survive) {
+    const auto count = [&](const char* name, auto value) {
+      metrics.add(name, static_cast<double>(value), Reduction::kLast);
+    };
+    count("rollout/replicas", replicas.serving().size());
+    count("rollout/replicas_lost", replicas.losses());
+    count("rollout/replicas_revived", replicas.revivals());
+  }
   co_return metrics;
 }
 
 task<Metrics> GroupWeights::publish() {
-  Metrics metrics = co_await publish_as(WeightVersion{version_.value + 1});
+  Metrics metrics = co_await publish_as(WeightVersion{version_.value + 1}, {});
   metrics.add("training/weight_version", static_cast<double>(version_.value), Reduction::kLast);
   co_return metrics;
 }
 
-task<void> GroupWeights::publish_present() { co_await publish_as(version_); }
+task<void> GroupWeights::publish_present() { co_await publish_as(version_, {}); }
+
+task<void> GroupWeights::publish_present(RankId replica) {
+  co_await publish_as(version_, replica.value);
+}
 
 }  // namespace troupe::actors

@@ -53,27 +53,61 @@ result<void> GroupWorld::create_groups(const WorldOptions& options) {
   if (options.critic) {
     TROUPE_TRY(critic_, place_->make_critic(*options.critic));
   }
-  TROUPE_TRY(rollout_, place_->make_rollout());
-  TROUPE_TRY(reward_, place_->make_reward());
+  const RolloutPool pool = rollout_pool(options);
+  TROUPE_TRY(auto seats, rollout_seats(pool));
+  TROUPE_TRY(replicas_, create_replicas(options, std::move(seats), options.streaming));
+  if (options.evaluation_devices > 0) {
+    TROUPE_TRY(RolloutSeat seat, evaluation_seat(pool));
+    TROUPE_TRY(evaluation_, create_replicas(options, {std::move(seat)}, true));
+  }
+  TROUPE_TRY(reward_role_, GroupReward::create(
+                               [place = place_.get()](const GroupMaking& making) {
+                                 return place->make_reward(making);
+                               },
+                               {.remakes_max = options.reward_remakes_max,
+                                .create_within = options.create_deadline,
+                                .remake_within = options.revive_within,
+                                .fetch = options.streaming}));
   return {};
 }
 
+result<std::unique_ptr<RolloutReplicas>> GroupWorld::create_replicas(const WorldOptions& options,
+                                                                     std::vector<RolloutSeat> seats,
+                                                                     bool survive) {
+  return RolloutReplicas::create(
+      [place = place_.get()](const GroupMaking& making, const RolloutSeat& seat) {
+        return place->make_rollout(making, seat);
+      },
+      std::move(seats), publishing_,
+      {.survive = survive,
+       .revives_max = options.revives_max,
+       .create_within = options.create_deadline,
+       .revive_within = options.revive_within});
+}
+
 void GroupWorld::create_roles(const WorldOptions& options) {
-  rollout_role_.emplace(*rollout_, options.publication.sleep);
-  reward_role_.emplace(*reward_);
+  const bool shared = options.rollout_devices_own == 0 || options.lend_trainer_devices;
+  rollout_role_.emplace(*replicas_, options.streaming ? std::nullopt : options.publication.sleep);
+  if (options.streaming)
+    streaming_role_.emplace(*replicas_, shared ? options.call_deadline : options.advance_within);
   policy_role_.emplace(*policy_,
                        LogProbRequest{.temperature = options.temperature,
                                       .column = std::string(column::kOldLogProbs),
-                                      .compare = true},
+                                      .compare = true,
+                                      .cut = options.policy_update.cut},
                        options.policy_update, options.policy.plan);
-  weights_role_.emplace(
-      *policy_, *rollout_, options.publication, canary_of(options),
-      rollout_devices(options.policy.engine.parallel, options.rollout_tp, options.devices));
+  transfer_.emplace(*policy_, transfer_options(options.publication));
+  weights_role_.emplace(PublicationWay{*policy_, *replicas_, *transfer_, publishing_},
+                        options.publication, canary_of(options));
+  if (evaluation_)
+    evaluator_.emplace(PublicationWay{*policy_, *evaluation_, *transfer_, publishing_},
+                       *weights_role_);
   if (reference_)
     reference_role_.emplace(*reference_,
                             LogProbRequest{.temperature = options.temperature,
                                            .column = std::string(column::kReferenceLogProbs),
-                                           .compare = false},
+                                           .compare = false,
+                                           .cut = {}},
                             options.policy.plan.balance);
   if (critic_) critic_role_.emplace(*critic_, options.value_update, options.critic->plan);
 }
@@ -86,8 +120,8 @@ std::optional<Error> GroupWorld::dead_cause() const {
   look(policy_);
   look(reference_);
   look(critic_);
-  look(rollout_);
-  look(reward_);
+  if (!cause) cause = replicas_->dead_cause();
+  if (!cause) cause = reward_role_->dead_cause();
   return cause;
 }
 

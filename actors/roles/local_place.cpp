@@ -1,6 +1,8 @@
 #include "actors/roles/role_meshes.hpp"
 #include "actors/roles/world_place.hpp"
 
+#include <mutex>
+#include <numeric>
 #include <type_traits>
 #include <utility>
 
@@ -16,7 +18,7 @@ class LocalPlace final : public WorldPlace {
   LocalPlace(runtime::ActorSystem& system, const WorldOptions& options, const Tokenizer& tokenizer,
              const RewardRegistry& rules)
       : system_(system), options_(options), tokenizer_(tokenizer), rules_(rules) {
-    for (int index = 0; index < options.devices; ++index)
+    for (int index = 0; index < world_devices(options); ++index)
       devices_.push_back(std::make_unique<DeviceGate>(DeviceId{index}, options.device_memory));
   }
 
@@ -31,8 +33,9 @@ class LocalPlace final : public WorldPlace {
       return CriticWorker::create(context, options);
     });
   }
-  result<WorkerGroup<RolloutWorker>> make_rollout() override;
-  result<WorkerGroup<RewardWorker>> make_reward() override;
+  result<WorkerGroup<RolloutWorker>> make_rollout(const GroupMaking& making,
+                                                  const RolloutSeat& place) override;
+  result<WorkerGroup<RewardWorker>> make_reward(const GroupMaking& making) override;
   std::optional<runtime::MemoryLedger> ledger(std::size_t index) const override {
     return devices_[index]->memory().snapshot();
   }
@@ -47,7 +50,8 @@ class LocalPlace final : public WorldPlace {
                                       const TrainWorkerOptions&>::value_type::element_type;
     TROUPE_TRY(Mesh mesh, train_mesh(role.engine.parallel, options_.devices));
     runtime::GroupOptions group =
-        group_options(name, std::move(mesh), trained_phases(role.model, role.engine));
+        group_options(name, std::move(mesh), trained_phases(role.model, role.engine),
+                      first_devices(options_.devices));
     return WorkerGroup<Worker>::create(system_, std::move(group), [&](WorkerContext& context) {
       return create(context, TrainWorkerOptions{.model = role.model,
                                                 .weights = role.weights,
@@ -56,19 +60,27 @@ class LocalPlace final : public WorldPlace {
                                                 .losses = &options_.losses});
     });
   }
+  static std::vector<int> first_devices(int count) {
+    std::vector<int> devices(static_cast<std::size_t>(count));
+    std::iota(devices.begin(), devices.end(), 0);
+    return devices;
+  }
   WeightSeat seat() const { return {.port = port_.get()}; }
   runtime::MemoryBook* memory_of(const WorkerContext& context) {
     return &devices_[static_cast<std::size_t>(context.rank().value)]->memory();
   }
   runtime::GroupOptions plain_options(const std::string& name, Mesh mesh) const;
-  runtime::GroupOptions group_options(const std::string& name, Mesh mesh, const PhaseNeeds& needs);
+  /// `devices`: of each rank.
+  runtime::GroupOptions group_options(const std::string& name, Mesh mesh, const PhaseNeeds& needs,
+                                      const std::vector<int>& devices);
 
   runtime::ActorSystem& system_;
   const WorldOptions options_;
   const Tokenizer& tokenizer_;
   const RewardRegistry& rules_;
   std::vector<std::unique_ptr<DeviceGate>> devices_;
-  std::vector<std::unique_ptr<RoleGate>> role_gates_;
+  std::mutex gates_mutex_;                             // guards role_gates_
+  std::vector<std::unique_ptr<RoleGate>> role_gates_;  // of dead groups too: turns may be left
   std::unique_ptr<reshard::WeightPort> port_ = reshard::WeightPort::local();
 };
 
@@ -83,10 +95,13 @@ runtime::GroupOptions LocalPlace::plain_options(const std::string& name, Mesh me
 }
 
 runtime::GroupOptions LocalPlace::group_options(const std::string& name, Mesh mesh,
-                                                const PhaseNeeds& needs) {
+                                                const PhaseNeeds& needs,
+                                                const std::vector<int>& devices) {
   runtime::GroupOptions group = plain_options(name, std::move(mesh));
-  for (const auto& device : devices_) {
-    role_gates_.push_back(std::make_unique<RoleGate>(*device, name));
+  const std::lock_guard lock(gates_mutex_);
+  for (const int device : devices) {
+    role_gates_.push_back(
+        std::make_unique<RoleGate>(*devices_[static_cast<std::size_t>(device)], name));
     for (const auto& [phase, need] : needs)
       role_gates_.back()->declare(phase, need.resident, need.scratch);
     group.lanes.push_back(role_gates_.back().get());
@@ -94,28 +109,31 @@ runtime::GroupOptions LocalPlace::group_options(const std::string& name, Mesh me
   return group;
 }
 
-result<WorkerGroup<RolloutWorker>> LocalPlace::make_rollout() {
-  TROUPE_TRY(Mesh mesh, rollout_mesh(options_.rollout_tp, options_.devices));
-  const std::vector<int> devices =
-      rollout_devices(options_.policy.engine.parallel, options_.rollout_tp, options_.devices);
-  runtime::GroupOptions group = group_options("rollout", std::move(mesh), rollout_phases());
-  const std::vector<runtime::LaneGate*> lanes = std::exchange(group.lanes, {});
-  for (const int device : devices) group.lanes.push_back(lanes[static_cast<std::size_t>(device)]);
-  return WorkerGroup<RolloutWorker>::create(system_, std::move(group), [&](WorkerContext& context) {
-    const int device = devices[static_cast<std::size_t>(context.rank().value)];
-    return RolloutWorker::create(context,
-                                 {.model = options_.policy.model,
-                                  .engine = options_.rollout,
-                                  .memory = &devices_[static_cast<std::size_t>(device)]->memory(),
-                                  .seat = seat()});
-  });
+result<WorkerGroup<RolloutWorker>> LocalPlace::make_rollout(const GroupMaking& making,
+                                                            const RolloutSeat& place) {
+  const auto ranks = static_cast<int>(place.devices.size());
+  TROUPE_TRY(Mesh mesh, rollout_mesh(options_.rollout_tp, ranks));
+  runtime::GroupOptions group = group_options(group_name(place.name, making.generation),
+                                              std::move(mesh), rollout_phases(), place.devices);
+  group.create_deadline = making.within;
+  return WorkerGroup<RolloutWorker>::create(
+      system_, std::move(group), [this, devices = place.devices](WorkerContext& context) {
+        const int device = devices[static_cast<std::size_t>(context.rank().value)];
+        return RolloutWorker::create(
+            context, {.model = options_.policy.model,
+                      .engine = options_.rollout,
+                      .memory = &devices_[static_cast<std::size_t>(device)]->memory(),
+                      .seat = seat(),
+                      .delay = options_.rollout_delay});
+      });
 }
 
-result<WorkerGroup<RewardWorker>> LocalPlace::make_reward() {
-  runtime::GroupOptions group =
-      plain_options("reward", Mesh::data_parallel(options_.reward_workers));
+result<WorkerGroup<RewardWorker>> LocalPlace::make_reward(const GroupMaking& making) {
+  runtime::GroupOptions group = plain_options(group_name("reward", making.generation),
+                                              Mesh::data_parallel(options_.reward_workers));
+  group.create_deadline = making.within;
   group.collectives = false;
-  return WorkerGroup<RewardWorker>::create(system_, std::move(group), [&](WorkerContext&) {
+  return WorkerGroup<RewardWorker>::create(system_, std::move(group), [this](WorkerContext&) {
     return std::make_unique<RewardWorker>(tokenizer_, rules_, options_.reward_rule);
   });
 }

@@ -3,6 +3,7 @@
 #include "actors/data/prompt_loader.hpp"
 #include "actors/loops/columns.hpp"
 #include "actors/roles/batch_pack.hpp"
+#include "actors/roles/select_present.hpp"
 #include "runtime/base/rng.hpp"
 #include "runtime/task/failure.hpp"
 
@@ -20,15 +21,6 @@ using runtime::task;
 using runtime::value_or_throw;
 
 namespace {
-
-/// Those of `names` that the batch has.
-Batch select_present(const Batch& batch, std::initializer_list<std::string_view> names) {
-  std::vector<std::string> present;
-  for (const std::string_view name : names) {
-    if (batch.has(name)) present.emplace_back(name);
-  }
-  return value_or_throw(batch.select(present));
-}
 
 /// Rows in an order that `split(ranks)` shares out evenly.
 RowOrder row_order(const Batch& batch, int ranks, bool balance) {
@@ -70,28 +62,6 @@ std::vector<Batch> planned_minibatches(const Batch& batch, const MinibatchPlan& 
 }
 
 }  // namespace
-
-task<Batch> GroupRollout::generate(Batch prompts, SamplingOptions sampling) {
-  Batch needed = select_present(
-      prompts, {column::kPrompts, column::kPromptIds, column::kGroup, column::kSampleIndex});
-  Batch generated =
-      co_await group_.call<&RolloutWorker::generate>(std::move(needed), std::move(sampling));
-  value_or_throw(prompts.merge(generated));
-  co_return prompts;
-}
-
-task<void> GroupRollout::sleep(bool publication_follows) {
-  if (!level_) co_return;
-  const SleepLevel level = publication_follows ? *level_ : SleepLevel::kKv;
-  co_await group_.call<&RolloutWorker::sleep>(level);
-}
-
-task<Batch> GroupReward::score(Batch batch) {
-  Batch needed = select_present(
-      batch, {column::kResponses, column::kDataSource, column::kGroundTruth, column::kExtraInfo});
-  Batch scored = co_await group_.call<&RewardWorker::score>(std::move(needed));
-  co_return scored;
-}
 
 task<Batch> GroupReference::log_probs(Batch batch) {
   Batch needed = request_.compare

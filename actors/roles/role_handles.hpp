@@ -10,9 +10,9 @@
 
 #include "actors/loops/world.hpp"
 #include "actors/roles/critic_worker.hpp"
+#include "actors/roles/group_reward.hpp"
+#include "actors/roles/group_rollout.hpp"
 #include "actors/roles/policy_worker.hpp"
-#include "actors/roles/reward_worker.hpp"
-#include "actors/roles/rollout_worker.hpp"
 #include "runtime/group/worker_group.hpp"
 
 #include <cstdint>
@@ -20,32 +20,6 @@
 #include <string>
 
 namespace troupe::actors {
-
-class GroupRollout {
- public:
-  explicit GroupRollout(runtime::WorkerGroup<RolloutWorker>& group) : group_(group) {}
-  /// `level`: what `sleep` gives back; nothing: it does nothing.
-  GroupRollout(runtime::WorkerGroup<RolloutWorker>& group, std::optional<SleepLevel> level)
-      : group_(group), level_(level) {}
-  /// `prompts` with the generated columns merged in.
-  runtime::task<runtime::Batch> generate(runtime::Batch prompts, SamplingOptions sampling);
-  /// Gives memory back until the next publication; weights only if one comes before the next
-  /// generation.
-  runtime::task<void> sleep(bool publication_follows);
-
- private:
-  runtime::WorkerGroup<RolloutWorker>& group_;
-  std::optional<SleepLevel> level_;
-};
-
-class GroupReward {
- public:
-  explicit GroupReward(runtime::WorkerGroup<RewardWorker>& group) : group_(group) {}
-  runtime::task<runtime::Batch> score(runtime::Batch batch);
-
- private:
-  runtime::WorkerGroup<RewardWorker>& group_;
-};
 
 /// Mini-batches of an update.
 struct MinibatchPlan {

@@ -2,6 +2,7 @@
 
 #include "reshard/nested_groups.hpp"
 
+#include <cstddef>
 #include <numeric>
 
 namespace troupe::actors {
@@ -43,6 +44,50 @@ std::vector<int> rollout_devices(const ParallelOptions& policy, int tp, int devi
     found[static_cast<std::size_t>(replica * tp + place.tp)] = device;
   }
   return found;
+}
+
+namespace {
+
+std::vector<int> devices_from(int begin, int count) {
+  std::vector<int> found(static_cast<std::size_t>(count));
+  std::iota(found.begin(), found.end(), begin);
+  return found;
+}
+
+/// An engine for every `tp` of `devices`.
+void seat_engines(const std::vector<int>& devices, int tp, bool lent,
+                  std::vector<RolloutSeat>& seats) {
+  const auto ranks = static_cast<std::ptrdiff_t>(tp);
+  for (auto next = devices.begin(); next != devices.end(); next += ranks)
+    seats.push_back({.name = "rollout-" + std::to_string(seats.size()),
+                     .devices = {next, next + ranks},
+                     .lent = lent});
+}
+
+}  // namespace
+
+result<std::vector<RolloutSeat>> rollout_seats(const RolloutPool& pool) {
+  const int count = pool.own > 0 ? pool.own : pool.devices;
+  TROUPE_TRY_VOID(rollout_mesh(pool.tp, count));
+  const bool shared = pool.own == 0;
+  if (!shared && pool.lend) TROUPE_TRY_VOID(rollout_mesh(pool.tp, pool.devices));
+  const std::vector<int> trained = shared || pool.lend
+                                       ? rollout_devices(pool.policy, pool.tp, pool.devices)
+                                       : std::vector<int>();
+  const std::vector<int> main = shared ? trained : devices_from(pool.devices, pool.own);
+  if (!pool.streaming)
+    return std::vector<RolloutSeat>{{.name = "rollout", .devices = main, .lent = false}};
+  std::vector<RolloutSeat> seats;
+  seat_engines(main, pool.tp, false, seats);
+  if (!shared && pool.lend) seat_engines(trained, pool.tp, true, seats);
+  return seats;
+}
+
+result<RolloutSeat> evaluation_seat(const RolloutPool& pool) {
+  TROUPE_TRY_VOID(rollout_mesh(pool.tp, pool.evaluation));
+  return RolloutSeat{.name = "evaluation",
+                     .devices = devices_from(pool.devices + pool.own, pool.evaluation),
+                     .lent = false};
 }
 
 }  // namespace troupe::actors

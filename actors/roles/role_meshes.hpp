@@ -2,16 +2,17 @@
 
 // The meshes over which roles are laid out.
 //
-// All groups of a world use the same devices, and each cuts them in its own way: trained roles into
-// {pp, dp, tp}, the rollout role into {dp, tp}. Rows of a call are split over dp; tensor and
-// pipeline peers get the same rows. Rank i sits on device i, but for rollout ranks, which are put
-// where most of what they hold is trained (see `rollout_devices`).
+// Each group cuts its devices in its own way: trained roles into {pp, dp, tp}, rollout groups into
+// {dp, tp}. Rows of a call are split over dp; tensor and pipeline peers get the same rows. Rank i
+// of a trained role sits on device i. Rollout ranks share these devices, and are then put where
+// most of what they hold is trained (see `rollout_devices`), or have devices of their own.
 // **Threads:** pure functions.
 // **Invariants:** rank numbers are those of `ParallelOptions` and of reshard/rosters.hpp.
 
 #include "actors/train/train_options.hpp"
 #include "runtime/group/mesh.hpp"
 
+#include <string>
 #include <vector>
 
 namespace troupe::actors {
@@ -24,5 +25,30 @@ result<runtime::Mesh> rollout_mesh(int tp, int devices);
 /// rollout tp divides the policy's tp, so that what a device trains is a part of what it serves;
 /// else rank i on device i. Both meshes must have been made.
 std::vector<int> rollout_devices(const ParallelOptions& policy, int tp, int devices);
+
+/// One rollout group: its name and the device of each of its ranks.
+struct RolloutSeat {
+  std::string name;
+  std::vector<int> devices;
+  bool lent = false;  ///< on the trainer's devices beside a pool of its own
+  bool operator==(const RolloutSeat&) const = default;
+};
+
+/// What rollout groups are seated by.
+struct RolloutPool {
+  ParallelOptions policy;  ///< its mesh
+  int tp = 1;              ///< ranks of one rollout engine
+  int devices = 1;         ///< of the trained roles
+  int own = 0;             ///< of rollout alone; 0: the trained roles'
+  int evaluation = 0;
+  bool streaming = false;  ///< a group for each engine
+  bool lend = false;       ///< besides the own pool, engines on the trained roles' devices
+};
+
+/// The rollout groups: one named `rollout`, or `rollout-0`, `rollout-1`, … when streaming. kConfig
+/// naming both numbers when devices cannot be cut into engines.
+result<std::vector<RolloutSeat>> rollout_seats(const RolloutPool& pool);
+/// `evaluation`: one group on the devices behind all others.
+result<RolloutSeat> evaluation_seat(const RolloutPool& pool);
 
 }  // namespace troupe::actors

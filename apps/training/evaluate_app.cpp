@@ -76,36 +76,71 @@ SourceScores scores_of(const std::map<std::int64_t, PromptTally>& prompts, std::
   return scores;
 }
 
-result<WorkerGroup<actors::RolloutWorker>> rollout_group(runtime::ActorSystem& system,
-                                                         const Config& config,
-                                                         const ModelBundle& model) {
-  runtime::GroupOptions options;
-  options.name = "rollout";
+/// The rollout engines, one group of them all.
+result<std::unique_ptr<actors::RolloutReplicas>> rollout_replicas(runtime::ActorSystem& system,
+                                                                  actors::Turnstile& publishing,
+                                                                  const Config& config,
+                                                                  const ModelBundle& model) {
+  const int devices = config.get<int>("trainer.n_gpus_per_node");
   TROUPE_TRY(const int tp, rollout_tp(config, model.config()));
-  TROUPE_TRY(options.mesh, actors::rollout_mesh(tp, config.get<int>("trainer.n_gpus_per_node")));
-  options.call_deadline = call_timeout(config);
+  TROUPE_TRY(std::vector<actors::RolloutSeat> seats,
+             actors::rollout_seats({.policy = {}, .tp = tp, .devices = devices}));
   const actors::RolloutWorker::Options worker{.model = model.config(),
                                               .engine = engine_options(config, model)};
-  return WorkerGroup<actors::RolloutWorker>::create(
-      system, std::move(options), [worker](runtime::WorkerContext& context) {
-        return actors::RolloutWorker::create(context, worker);
-      });
+  const auto make =
+      [&system, tp, worker, timeout = call_timeout(config)](
+          const actors::GroupMaking& making,
+          const actors::RolloutSeat& seat) -> result<WorkerGroup<actors::RolloutWorker>> {
+    runtime::GroupOptions options;
+    options.name = actors::group_name(seat.name, making.generation);
+    TROUPE_TRY(options.mesh, actors::rollout_mesh(tp, static_cast<int>(seat.devices.size())));
+    options.call_deadline = timeout;
+    options.create_deadline = making.within;
+    return WorkerGroup<actors::RolloutWorker>::create(
+        system, std::move(options), [worker](runtime::WorkerContext& context) {
+          return actors::RolloutWorker::create(context, worker);
+        });
+  };
+  return actors::RolloutReplicas::create(make, std::move(seats), publishing, {});
 }
 
-task<std::vector<Batch>> generate_and_score(WorkerGroup<actors::RolloutWorker>& rollout,
-                                            WorkerGroup<actors::RewardWorker>& reward,
-                                            const ModelBundle& model, std::vector<Batch> prompts,
-                                            std::int64_t n, actors::SamplingOptions sampling) {
+result<std::unique_ptr<actors::GroupReward>> reward_role(runtime::ActorSystem& system,
+                                                         const Config& config,
+                                                         const ModelBundle& model,
+                                                         const TrainingRegistries& registries) {
+  const auto rule = config.get<std::string>("reward.name");
+  const auto make = [&system, &model, &registries, rule = rule == "auto" ? std::string() : rule,
+                     workers = config.get<int>("reward.num_workers"),
+                     timeout = call_timeout(config)](const actors::GroupMaking& making) {
+    runtime::GroupOptions options;
+    options.name = actors::group_name("reward", making.generation);
+    options.mesh = runtime::Mesh::data_parallel(workers);
+    options.collectives = false;
+    options.call_deadline = timeout;
+    options.create_deadline = making.within;
+    return WorkerGroup<actors::RewardWorker>::create(
+        system, std::move(options), [&model, &registries, rule](runtime::WorkerContext&) {
+          return std::make_unique<actors::RewardWorker>(model.tokenizer(), registries.rewards,
+                                                        rule);
+        });
+  };
+  return actors::GroupReward::create(make, {});
+}
+
+task<std::vector<Batch>> generate_and_score(actors::RolloutReplicas& replicas,
+                                            actors::GroupReward& reward, const ModelBundle& model,
+                                            std::vector<Batch> prompts, std::int64_t n,
+                                            actors::SamplingOptions sampling) {
   const actors::WeightHandle weights{
       .tensors = runtime::value_or_throw(actors::tensor_batch(model.weights().tensors(), nullptr)),
       .version = WeightVersion{0}};
-  const std::vector<actors::WeightHandle> handles(static_cast<std::size_t>(rollout.size()),
-                                                  weights);
-  co_await rollout.call<&actors::RolloutWorker::load_weights>(handles);
-  actors::GroupRollout rollout_role(rollout, std::nullopt);
-  actors::GroupReward reward_role(reward);
+  auto& group = replicas.group(0);
+  const std::vector<actors::WeightHandle> handles(static_cast<std::size_t>(group.size()), weights);
+  co_await group.call<&actors::RolloutWorker::load_weights>(handles);
+  replicas.set_serving(0);
+  actors::GroupRollout rollout(replicas, std::nullopt);
   std::vector<Batch> finished;
-  co_await actors::validate<actors::GroupWorld>(rollout_role, reward_role, std::move(prompts), n,
+  co_await actors::validate<actors::GroupWorld>(rollout, reward, std::move(prompts), n,
                                                 std::move(sampling), &finished);
   co_return finished;
 }
@@ -131,25 +166,15 @@ result<Evaluation> evaluate(const Config& config, const TrainingRegistries& regi
   TROUPE_TRY_VOID(check_generation(config, *model));
   TROUPE_TRY(const auto prompts, open_prompts(config, *model, registries.rewards, false));
   runtime::ActorSystem system;
-  TROUPE_TRY(auto rollout, rollout_group(system, config, *model));
-  runtime::GroupOptions reward_options;
-  reward_options.name = "reward";
-  reward_options.mesh = runtime::Mesh::data_parallel(config.get<int>("reward.num_workers"));
-  reward_options.collectives = false;
-  reward_options.call_deadline = call_timeout(config);
-  const auto rule = config.get<std::string>("reward.name");
-  TROUPE_TRY(auto reward, WorkerGroup<actors::RewardWorker>::create(
-                              system, std::move(reward_options), [&](runtime::WorkerContext&) {
-                                return std::make_unique<actors::RewardWorker>(
-                                    model->tokenizer(), registries.rewards,
-                                    rule == "auto" ? "" : rule);
-                              }));
+  actors::Turnstile publishing;
+  TROUPE_TRY(const auto rollout, rollout_replicas(system, publishing, config, *model));
+  TROUPE_TRY(const auto reward, reward_role(system, config, *model, registries));
   Evaluation evaluation;
   evaluation.samples_per_prompt =
       config.get<std::int64_t>("actor_rollout_ref.rollout.val_kwargs.n");
   runtime::Executor executor;
   TROUPE_TRY(const std::vector<Batch> finished,
-             executor.run(generate_and_score(rollout, reward, *model, prompts.all(),
+             executor.run(generate_and_score(*rollout, *reward, *model, prompts.all(),
                                              evaluation.samples_per_prompt,
                                              sampling_options(config, *model, true))));
   std::map<std::string, std::map<std::int64_t, PromptTally>> tallies;
