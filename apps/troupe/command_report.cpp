@@ -20,6 +20,7 @@ Command add_report(CLI::App& app) {
     const std::string file = out->empty() ? (folder / "report.html").string() : *out;
     const auto written =
         runtime::write_report({.metrics = (folder / "metrics.jsonl").string(),
+                               .evaluations = (folder / "evaluations.jsonl").string(),
                                .trace = (folder / "trace.json").string(),
                                .config = (folder / "config.yaml").string(),
                                .output = file,

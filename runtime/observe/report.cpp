@@ -2,6 +2,7 @@
 
 #include "runtime/base/file.hpp"
 #include "runtime/observe/idle_share.hpp"
+#include "runtime/observe/report_rollout.hpp"
 #include "runtime/observe/svg_plot.hpp"
 
 #include <fmt/format.h>
@@ -131,6 +132,7 @@ class Page {
         "</style></head><body>\n";
     head();
     plots();
+    out_ += rollout_section(data_.metrics, data_.trace ? &*data_.trace : nullptr, plotted_);
     timing();
     timeline();
     other_metrics();
@@ -163,6 +165,7 @@ class Page {
       }
       out_ += "</dl>\n";
     }
+    out_ += simulation_note(data_.metrics);
     out_ += "<div class=\"numbers\">";
     number("steps recorded", std::to_string(data_.metrics.size()));
     if (!data_.metrics.empty()) number("last step", std::to_string(data_.metrics.back().step));
@@ -176,7 +179,20 @@ class Page {
       number("tokens/s at the end", short_number(*rate));
     }
     idle_number();
+    share_number("trainer idle share, mean", "trainer/idle_ratio");
+    share_number("rollout idle share, mean", "rollouter/idle_ratio");
     out_ += "</div>\n";
+  }
+
+  void share_number(std::string_view label, const std::string& metric) {
+    double total = 0;
+    int count = 0;
+    for (const auto& [step, value] : series_of(data_.metrics, metric).points) {
+      if (!std::isfinite(value)) continue;
+      total += value;
+      ++count;
+    }
+    if (count > 0) number(label, fmt::format("{:.1f} %", 100 * total / count));
   }
 
   void idle_number() {
@@ -217,7 +233,7 @@ class Page {
       else
         out_ += "<div>" + line_plot(plot.title, series) + "</div>\n";
     }
-    out_ += "</div>\n";
+    out_ += wall_clock_plots(data_.metrics) + "</div>\n";
     if (!missing.empty()) {
       out_ += fmt::format("<p class=\"soft\">Not recorded in this run: {}.</p>\n",
                           escaped(fmt::format("{}", fmt::join(missing, "; "))));
@@ -338,6 +354,10 @@ result<void> write_report(const ReportFiles& files) {
     std::error_code ignored;
     return !path.empty() && std::filesystem::exists(path, ignored);
   };
+  if (exists(files.evaluations)) {
+    TROUPE_TRY(auto evaluations, read_metrics(files.evaluations));
+    join_rows(data.metrics, std::move(evaluations));
+  }
   if (exists(files.trace)) {
     TROUPE_TRY(data.trace, read_trace(files.trace));
   }

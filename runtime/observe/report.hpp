@@ -32,9 +32,11 @@ std::string render_report(const ReportData& data);
 
 struct ReportFiles {
   std::string metrics;  ///< metrics.jsonl; must exist
-  std::string trace;    ///< trace.json; left out when empty or missing
-  std::string config;   ///< config.yaml; left out when empty or missing
-  std::string output;   ///< report.html
+  /// evaluations.jsonl: rows joined with those of the same steps; left out when empty or missing
+  std::string evaluations = {};
+  std::string trace;   ///< trace.json; left out when empty or missing
+  std::string config;  ///< config.yaml; left out when empty or missing
+  std::string output;  ///< report.html
   std::string title = "Troupe run";
   std::vector<std::pair<std::string, std::string>> facts = {};
 };

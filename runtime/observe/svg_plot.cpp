@@ -16,6 +16,7 @@ using svg::Scale;
 constexpr double kMostValue = 1e290;
 constexpr std::size_t kBucketsMax = 500;
 constexpr std::size_t kBarsMax = 200;
+constexpr std::size_t kNamedBarsMax = 64;
 
 /// Into the range where differences and tenths of values are normal numbers.
 double bounded(double value) {
@@ -114,7 +115,8 @@ std::string legend_entry(const PlotSeries& series) {
 
 }  // namespace
 
-std::string line_plot(std::string_view title, const std::vector<PlotSeries>& series) {
+std::string line_plot(std::string_view title, const std::vector<PlotSeries>& series,
+                      std::string_view unit) {
   Extent steps;
   Extent values;
   for (const auto& one : series) {
@@ -130,7 +132,7 @@ std::string line_plot(std::string_view title, const std::vector<PlotSeries>& ser
   const double bottom = svg::kTop + svg::kPlotHeight;
   const Scale x{steps.low, steps.high, svg::kLeft, svg::kWidth - svg::kRight};
   const Scale y{values.low, values.high, bottom, svg::kTop};
-  std::string body = svg::vertical_axis(y, svg::kWidth) + svg::horizontal_axis(x, bottom, "step");
+  std::string body = svg::vertical_axis(y, svg::kWidth) + svg::horizontal_axis(x, bottom, unit);
   std::vector<std::string> names;
   for (std::size_t i = 0; i < series.size(); ++i) {
     body += polyline(thinned(series[i].points), x, y, i);
@@ -140,6 +142,36 @@ std::string line_plot(std::string_view title, const std::vector<PlotSeries>& ser
   body += svg::legend(names, svg::kWidth, bottom + svg::kAxisHeight, legend_height);
   return svg::open(svg::kWidth, bottom + svg::kAxisHeight + legend_height + 4, title) + body +
          "</svg>";
+}
+
+std::string bar_plot(std::string_view title, std::string_view unit,
+                     const std::vector<PlotBar>& bars) {
+  const std::size_t count = std::min(bars.size(), kNamedBarsMax);
+  const auto height_of = [](double value) {
+    return std::isfinite(value) && value > 0 ? std::min(bounded(value), kMostValue / 1e3) : 0.0;
+  };
+  double highest = 0;
+  for (std::size_t i = 0; i < count; ++i) highest = std::max(highest, height_of(bars[i].value));
+  if (highest <= 0) return empty_plot(title, svg::kWidth);
+  const double bottom = svg::kTop + svg::kPlotHeight;
+  const Scale y{0, highest * 1.08, bottom, svg::kTop};
+  const double slot = (svg::kWidth - svg::kLeft - svg::kRight) / static_cast<double>(count);
+  std::string body = svg::vertical_axis(y, svg::kWidth);
+  for (std::size_t i = 0; i < count; ++i) {
+    const double middle = svg::kLeft + slot * (static_cast<double>(i) + 0.5);
+    const double width = std::min(slot * 0.8, 60.0);
+    const double top = y(height_of(bars[i].value));
+    body += fmt::format(
+        "<rect x=\"{:.2f}\" y=\"{:.2f}\" width=\"{:.2f}\" height=\"{:.2f}\" class=\"{}\">"
+        "<title>{}: {} {}</title></rect>",
+        middle - width / 2, top, width, bottom - top, svg::fill_class(0), escaped(bars[i].name),
+        short_number(height_of(bars[i].value)), escaped(unit));
+    body += svg::text(middle, top - 4, "middle", short_number(height_of(bars[i].value)));
+    body += svg::text(middle, bottom + 15, "middle", bars[i].name);
+  }
+  body += svg::line(svg::kLeft, bottom, svg::kWidth - svg::kRight, bottom, "a");
+  body += svg::text(svg::kWidth - svg::kRight, bottom + 28, "end", unit);
+  return svg::open(svg::kWidth, bottom + svg::kAxisHeight + 4, title) + body + "</svg>";
 }
 
 std::string stacked_plot(std::string_view title, std::string_view unit,

@@ -24,8 +24,19 @@ struct PlotSeries {
   std::vector<std::pair<double, double>> points = {};  ///< (step, value), steps increasing
 };
 
-/// Lines over steps with axes, a legend and the last values. `title` is drawn above.
-std::string line_plot(std::string_view title, const std::vector<PlotSeries>& series);
+/// Lines over steps, or what `unit` names, with axes, a legend and the last values. `title` is
+/// drawn above.
+std::string line_plot(std::string_view title, const std::vector<PlotSeries>& series,
+                      std::string_view unit = "step");
+
+struct PlotBar {
+  std::string name;
+  double value = 0;
+};
+
+/// One bar for each name, with its value; negative and non-finite values count 0. At most 64 bars.
+std::string bar_plot(std::string_view title, std::string_view unit,
+                     const std::vector<PlotBar>& bars);
 
 /// Stacked bars over steps, one colour per series; negative and non-finite values count 0. Steps
 /// are joined (averaged) when there are too many to tell apart.

@@ -285,6 +285,81 @@ TEST(AxisTicks, AreRoundAndCoverTheRange) {
   }
 }
 
+TEST(BarPlot, DrawsOneBarANameAndSurvivesNonNumbers) {
+  const std::string svg =
+      bar_plot("ages", "groups", {{"0", 5}, {"1 <b>", 2}, {"2", kNan}, {"3", kInf}, {"4", -1}});
+  EXPECT_EQ(svg.find("<b>"), std::string::npos);
+  EXPECT_NE(svg.find("1 &lt;b&gt;: 2 groups"), std::string::npos) << svg;
+  EXPECT_EQ(svg.find("nan"), std::string::npos) << svg;
+  EXPECT_EQ(svg.find("inf"), std::string::npos) << svg;
+  EXPECT_NE(bar_plot("ages", "groups", {}).find("no values recorded"), std::string::npos);
+  EXPECT_NE(bar_plot("ages", "groups", {{"0", 0}}).find("no values recorded"), std::string::npos);
+}
+
+ReportData asynchronous_run() {
+  ReportData data;
+  for (std::int64_t step = 1; step <= 3; ++step)
+    data.metrics.push_back({step,
+                            {{"critic/rewards/mean", 0.1 * static_cast<double>(step)},
+                             {"perf/wall_s", 2.0 * static_cast<double>(step)},
+                             {"staleness/age_0/groups", 1},
+                             {"staleness/age_2/groups", 3},
+                             {"staleness/age_17_up/groups", 1},
+                             {"trainer/idle_ratio", 0.25},
+                             {"rollouter/idle_ratio", 0.5}}});
+  return data;
+}
+
+TEST(Report, ShowsStalenessIdleSharesGanttAndScoresOverWallClock) {
+  ReportData data = asynchronous_run();
+  const auto at = [](int ms) { return TimePoint{std::chrono::milliseconds(ms)}; };
+  data.trace.emplace();
+  data.trace->spans = {{{"policy", "rank 0"}, "update", "compute", at(0), at(4), 1},
+                       {{"rollout-1", "rank 0"}, "advance", "compute", at(1), at(6), 1},
+                       {{"controller", "controller"}, "wait", "compute", at(0), at(9), 1}};
+  const std::string page = render_report(data);
+  EXPECT_NE(page.find("Rollout beside training"), std::string::npos);
+  EXPECT_NE(page.find("2: 9 groups"), std::string::npos) << "ages are summed over steps";
+  EXPECT_NE(page.find("17 and up: 3 groups"), std::string::npos);
+  EXPECT_NE(page.find("trainer/idle_ratio"), std::string::npos);
+  EXPECT_NE(page.find("<b>25.0 %</b>"), std::string::npos) << "trainer";
+  EXPECT_NE(page.find("<b>50.0 %</b>"), std::string::npos) << "rollout";
+  EXPECT_NE(page.find("Trainer and rollout replicas over the whole run"), std::string::npos);
+  EXPECT_NE(page.find("Reward over wall-clock"), std::string::npos);
+  EXPECT_EQ(page.find("simulated"), std::string::npos);
+}
+
+TEST(Report, SaysWhenDelaysWereSimulatedAndLeavesOutWhatASynchronousRunHasNot) {
+  ReportData data = asynchronous_run();
+  data.metrics.back().values["simulated/generation_delay_s"] = 0.05;
+  EXPECT_NE(render_report(data).find("<b>simulated</b>"), std::string::npos);
+  ReportData plain;
+  plain.metrics = {{1, {{"critic/rewards/mean", 0.5}}}};
+  const std::string page = render_report(plain);
+  EXPECT_EQ(page.find("Rollout beside training"), std::string::npos);
+  EXPECT_EQ(page.find("wall-clock"), std::string::npos);
+}
+
+TEST(WriteReport, JoinsEvaluationsWithTheStepsWhoseWeightsTheyJudged) {
+  const std::string folder = testing::TempDir() + "troupe_report_evaluations_";
+  const ReportFiles files{.metrics = folder + "metrics",
+                          .evaluations = folder + "evaluations",
+                          .trace = "",
+                          .config = "",
+                          .output = folder + "out.html"};
+  ASSERT_TRUE(write_text_file(files.metrics,
+                              "{\"step\":1,\"perf/wall_s\":1}\n{\"step\":2,\"perf/wall_s\":2}\n"));
+  ASSERT_TRUE(write_text_file(files.evaluations,
+                              "{\"step\":0,\"val-core/a/acc/mean@1\":0.25,\"perf/wall_s\":0}\n"
+                              "{\"step\":2,\"val-core/a/acc/mean@1\":0.75,\"perf/wall_s\":9}\n"));
+  ASSERT_TRUE(write_report(files));
+  const auto page = read_text_file(files.output, 1 << 20);
+  EXPECT_NE(page->find("Validation over wall-clock"), std::string::npos);
+  EXPECT_NE(page->find("0.25 → 0.75"), std::string::npos);
+  for (const auto& path : {files.metrics, files.evaluations, files.output})
+    std::remove(path.c_str());
+}
+
 TEST(WriteReport, ReadsFilesAndNamesWhatIsMissingOrBroken) {
   const std::string folder = testing::TempDir() + "troupe_report_";
   const ReportFiles files{.metrics = folder + "metrics",
