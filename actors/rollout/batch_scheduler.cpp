@@ -11,6 +11,7 @@ void BatchScheduler::submit(PromptGroup& group) {
   TROUPE_CHECK(group.waiting > 0, "scheduler: group {} has no waiting member", group.arrival);
   const bool added = waiting_.emplace(group.arrival, &group).second;
   TROUPE_CHECK(added, "scheduler: group {} is queued twice", group.arrival);
+  if (group.prompt_key != 0) by_prompt_.emplace(group.prompt_key, &group);
 }
 
 void BatchScheduler::next_step(StepPlan& plan) {
@@ -89,6 +90,8 @@ bool BatchScheduler::start_trunk(PromptGroup& group, std::int64_t committed, Ste
       std::min<std::int64_t>(committed + group.waiting, limits_.running_sequences);
   const bool alone = youngest_holder(nullptr) == nullptr;
   if (pool_->free_count() < needed + (alone ? 0 : spare)) return false;
+  trunk.prompt_weights = weights_;
+  take_prompt(trunk, plan);
   const bool grown = pool_->grow(trunk.blocks, trunk.prompt_tokens);
   TROUPE_CHECK(grown, "scheduler: prompt of {} tokens never fits {} blocks", trunk.prompt_tokens,
                pool_->block_count());
@@ -99,6 +102,38 @@ bool BatchScheduler::start_trunk(PromptGroup& group, std::int64_t committed, Ste
   return true;
 }
 
+/// A sequence that has the KV of the whole prompt of `group`, made by the weights that serve.
+const Sequence* BatchScheduler::prompt_holder(const PromptGroup& group) const {
+  const auto [begin, end] = by_prompt_.equal_range(group.prompt_key);
+  for (auto it = begin; it != end; ++it) {
+    const PromptGroup& other = *it->second;
+    if (other.trunk.tokens != group.trunk.tokens) continue;
+    const auto holds = [&](const Sequence& s) {
+      return s.state == SequenceState::kRunning && s.kv_era == era_ &&
+             s.prompt_weights == weights_ && s.computed >= s.prompt_tokens;
+    };
+    if (&other != &group && holds(other.trunk)) return &other.trunk;
+    for (const auto& member : other.members)
+      if (holds(*member)) return member.get();
+  }
+  return nullptr;
+}
+
+/// The last token is always run: its logits choose the first token of the output.
+void BatchScheduler::take_prompt(Sequence& trunk, StepPlan& plan) {
+  if (trunk.group->prompt_key == 0 || trunk.prompt_tokens < 2) return;
+  const Sequence* holder = prompt_holder(*trunk.group);
+  if (holder == nullptr) return;
+  const std::int32_t shared = trunk.prompt_tokens - 1;
+  auto fork = pool_->fork(holder->blocks, shared);
+  TROUPE_CHECK(fork.has_value(), "scheduler: no block for the prompt of group {}",
+               trunk.group->arrival);
+  trunk.blocks = std::move(fork->table);
+  if (fork->copy) plan.copies.push_back(*fork->copy);
+  trunk.computed = shared;
+  counts_.prefix_tokens_shared += shared;
+}
+
 bool BatchScheduler::fork_member(PromptGroup& group, StepPlan& plan, bool take_trunk) {
   const auto found = std::ranges::find_if(
       group.members, [](const auto& m) { return m->state == SequenceState::kWaiting; });
@@ -106,6 +141,7 @@ bool BatchScheduler::fork_member(PromptGroup& group, StepPlan& plan, bool take_t
                group.arrival);
   Sequence& member = **found;
   member.kv_era = group.trunk.kv_era;
+  member.prompt_weights = group.trunk.prompt_weights;
   if (take_trunk) {
     member.blocks = std::exchange(group.trunk.blocks, {});
     group.trunk.computed = 0;
@@ -173,7 +209,14 @@ void BatchScheduler::finish(Sequence& sequence) {
   sequence.state = SequenceState::kFinished;
   --group.unfinished;
   settle_waiting(group);
-  if (group.unfinished == 0) retired_.push_back(&group);
+  if (group.unfinished > 0) return;
+  retired_.push_back(&group);
+  const auto [begin, end] = by_prompt_.equal_range(group.prompt_key);
+  for (auto it = begin; it != end; ++it) {
+    if (it->second != &group) continue;
+    by_prompt_.erase(it);
+    break;
+  }
 }
 
 void BatchScheduler::preempt(Sequence& sequence) {

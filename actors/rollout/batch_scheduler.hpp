@@ -4,7 +4,9 @@
 //
 // One step takes up to `step_tokens` tokens. Running sequences come first, each decode with one
 // token; what is left goes to prefills in order of arrival, chunked. Then groups are admitted in
-// order of arrival: a group's prompt is prefilled once (its trunk) and its members fork from it.
+// order of arrival: a group's prompt is prefilled once (its trunk) and its members fork from it. A
+// group that comes later with the same prompt takes its KV, but for the last token, from a sequence
+// that still runs; only where the very same weights computed it, so that it changes no bit.
 // When blocks run out, the youngest holder loses its blocks and waits to be recomputed.
 // **Ownership:** borrows groups and the pool; the caller keeps a group alive until `take_retired`
 // hands it back.
@@ -20,6 +22,7 @@
 
 #include <cstdint>
 #include <map>
+#include <unordered_map>
 #include <vector>
 
 namespace troupe::actors {
@@ -76,6 +79,9 @@ class BatchScheduler {
   /// Ends the use of all KV computed so far: sequences that hold some must have been preempted or
   /// have finished. Runs of a later step are CHECKed to be of the present era.
   void new_era() { ++era_; }
+  /// Other weights from here on, whatever becomes of KV: prompts computed before are not shared
+  /// with groups that start from now on.
+  void new_weights() { ++weights_; }
   std::int64_t era() const { return era_; }
 
   /// While paused, groups that have not begun stay queued.
@@ -101,6 +107,8 @@ class BatchScheduler {
   void admit(StepPlan& plan);
   bool start_trunk(PromptGroup& group, std::int64_t committed, StepPlan& plan);
   bool fork_member(PromptGroup& group, StepPlan& plan, bool take_trunk);
+  void take_prompt(Sequence& trunk, StepPlan& plan);
+  const Sequence* prompt_holder(const PromptGroup& group) const;
   void force_progress(StepPlan& plan);
   bool make_room(Sequence& sequence, std::int64_t tokens);
   Sequence* youngest_holder(const Sequence* except);
@@ -113,9 +121,11 @@ class BatchScheduler {
   BlockPool* pool_;
   std::vector<Sequence*> running_;  // by priority; may hold stopped ones until drop_stopped
   std::map<std::int64_t, PromptGroup*> waiting_;  // by arrival: groups with waiting members
+  std::unordered_multimap<std::uint64_t, PromptGroup*> by_prompt_;  // unfinished, with a key
   std::vector<PromptGroup*> retired_;
   std::int64_t running_members_ = 0;
   std::int64_t era_ = 0;
+  std::int64_t weights_ = 0;
   bool paused_ = false;
   bool preempted_ = false;  // in the current step
   SchedulerCounts counts_;

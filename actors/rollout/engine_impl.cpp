@@ -23,6 +23,13 @@ constexpr std::int64_t kSubmitted = 1;
 constexpr std::int64_t kAborted = 2;
 constexpr std::int64_t kPreempted = 3;
 
+/// Groups are compared by their tokens too; the key only finds them. Not 0.
+std::uint64_t prompt_key(const std::vector<std::int32_t>& prompt) {
+  Digest digest;
+  digest.add_all(prompt);
+  return std::bit_cast<std::uint64_t>(digest.value()) | 1U;
+}
+
 RunnerLimits runner_limits(const ModelConfig& config, const EngineOptions& options) {
   return RunnerLimits{.rows = options.max_num_batched_tokens,
                       .positions = options.max_model_tokens,
@@ -73,6 +80,7 @@ void RolloutEngine::Impl::queue_group(const GenerateRequest& request,
   group.arrival = next_arrival_++;
   group.prompt_id = request.prompt_id;
   group.sampling = request.sampling;
+  if (options_.share_prompt) group.prompt_key = prompt_key(request.prompt);
   group.trunk.group = &group;
   group.trunk.member = Sequence::kTrunk;
   group.trunk.tokens = request.prompt;

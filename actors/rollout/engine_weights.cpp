@@ -71,6 +71,7 @@ result<void> RolloutEngine::Impl::commit_update(WeightUpdate update) {
   if (has_weights() && update == WeightUpdate::kDrain) TROUPE_TRY_VOID(drain());
   if (update == WeightUpdate::kRecompute) scheduler_.preempt_all();
   store_.commit();
+  scheduler_.new_weights();
   note(kCommitted, version.value, static_cast<int>(update));
   if (update != WeightUpdate::kKeepKv) scheduler_.new_era();
   return {};

@@ -35,6 +35,7 @@ struct Sequence {
   std::int32_t prompt_tokens = 0;
   std::int32_t computed = 0;  ///< tokens whose KV is in the cache
   std::int64_t kv_era = 0;    ///< era of the weights that computed it; see BatchScheduler::new_era
+  std::int64_t prompt_weights = 0;  ///< see BatchScheduler::new_weights; of its prompt's KV
   BlockTable blocks;
 
   // Output, one entry per generated token.
@@ -54,6 +55,8 @@ struct Sequence {
 struct PromptGroup {
   std::int64_t arrival = 0;  ///< order of submission: earlier groups go first
   std::uint64_t prompt_id = 0;
+  /// Groups of one key that have the same prompt may take its KV from each other; 0: none does.
+  std::uint64_t prompt_key = 0;
   SamplingOptions sampling;
   Sequence trunk;
   std::vector<std::unique_ptr<Sequence>> members;
