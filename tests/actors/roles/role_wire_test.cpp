@@ -48,23 +48,38 @@ TEST(RoleWire, CarriesSamplingOptions) {
 TEST(RoleWire, CarriesWhatUpdatesAreAskedWith) {
   PolicyUpdateSettings settings{.loss = "gspo", .objective = {}, .temperature = 0.7F};
   settings.loss_scale_factor = 1.0 / 3.0;
-  settings.objective = {.loss = {.aggregation = LossAggregation::kSeqMeanTokenMean,
-                                 .clip_low = 0.1,
-                                 .clip_high = 0.3,
-                                 .clip_dual = 4,
-                                 .clip_cov_ratio = 0.5,
-                                 .clip_cov_low = 2,
-                                 .clip_cov_high = 6,
-                                 .kl_cov_ratio = 0.25,
-                                 .kl_cov_coefficient = 0.125,
-                                 .sapo_tau_positive = 2,
-                                 .sapo_tau_negative = 3,
-                                 .dro_beta = 0.4,
-                                 .seed = 99},
-                        .entropy_coefficient = 0.01,
-                        .kl_coefficient = 0.02,
-                        .kl = {.estimator = KlEstimator::kK1, .straight_through = true}};
+  settings.objective = {
+      .loss = {.aggregation = LossAggregation::kSeqMeanTokenMean,
+               .clip_low = 0.1,
+               .clip_high = 0.3,
+               .clip_dual = 4,
+               .clip_cov_ratio = 0.5,
+               .clip_cov_low = 2,
+               .clip_cov_high = 6,
+               .kl_cov_ratio = 0.25,
+               .kl_cov_coefficient = 0.125,
+               .sapo_tau_positive = 2,
+               .sapo_tau_negative = 3,
+               .dro_beta = 0.4,
+               .importance = {.level = RolloutWeightLevel::kGeometric, .low = 0.5, .high = 3},
+               .seed = 99},
+      .entropy_coefficient = 0.01,
+      .kl_coefficient = 0.02,
+      .kl = {.estimator = KlEstimator::kK1, .straight_through = true}};
+  settings.cut = {
+      .temperature = 0.5, .top_p = 0.9, .top_k = 4, .min_p = 0.1, .has_penalties = true};
+  settings.correction = {.reads_rollout = true,
+                         .in_loss = {.proximal = ProximalSource::kLogLinear,
+                                     .rejections = {{.low = 0.5, .high = 2}},
+                                     .veto_least = 1e-4},
+                         .reports_ratios = true,
+                         .interpolates = true,
+                         .version_proximal = 7,
+                         .version_policy = 7.5};
   const PolicyUpdateSettings back = there_and_back(settings);
+  EXPECT_EQ(back.objective.loss.importance, settings.objective.loss.importance);
+  EXPECT_EQ(back.cut, settings.cut);
+  EXPECT_EQ(back.correction, settings.correction);
   EXPECT_EQ(back.loss, "gspo");
   EXPECT_EQ(back.temperature, 0.7F);
   EXPECT_EQ(back.loss_scale_factor, 1.0 / 3.0);
@@ -76,8 +91,10 @@ TEST(RoleWire, CarriesWhatUpdatesAreAskedWith) {
   const ValueUpdateSettings value{
       .options = {.aggregation = LossAggregation::kTokenSum, .clip = 0.25}, .loss_scale_factor = 2};
   EXPECT_EQ(there_and_back(value).options.clip, 0.25);
-  const LogProbRequest request{.temperature = 0.5F, .column = "x", .compare = true};
+  const LogProbRequest request{
+      .temperature = 0.5F, .column = "x", .compare = true, .cut = {.top_k = 3}};
   EXPECT_TRUE(there_and_back(request).compare);
+  EXPECT_EQ(there_and_back(request).cut.top_k, 3);
 }
 
 TEST(RoleWire, CarriesSpecs) {
