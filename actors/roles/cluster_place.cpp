@@ -45,6 +45,8 @@ class ClusterPlace final : public WorldPlace {
         place.devices);
   }
   result<WorkerGroup<RewardWorker>> make_reward(const GroupMaking& making) override;
+  result<WorkerGroup<EnvironmentWorker>> make_environment(int seat,
+                                                          const GroupMaking& making) override;
   std::optional<runtime::MemoryLedger> ledger(std::size_t) const override {
     return std::nullopt;  // the agents keep them
   }
@@ -92,13 +94,27 @@ class ClusterPlace final : public WorldPlace {
 };
 
 result<WorkerGroup<RewardWorker>> ClusterPlace::make_reward(const GroupMaking& making) {
-  const RewardSpec spec{options_.policy.source.tokenizer_folder, options_.reward_rule};
+  const RewardSpec spec{options_.policy.source.tokenizer_folder, options_.reward_rule,
+                        options_.reward_commands, options_.reward_report_failed};
   TROUPE_TRY(RemoteProgram wanted, program(kRewardProgram, spec, options_.reward_workers));
   runtime::GroupOptions options = group_options(group_name("reward", making.generation),
                                                 Mesh::data_parallel(options_.reward_workers));
   options.create_deadline = making.within;
   options.collectives = false;
   return WorkerGroup<RewardWorker>::create(*pool_.job, std::move(options), std::move(wanted));
+}
+
+result<WorkerGroup<EnvironmentWorker>> ClusterPlace::make_environment(int seat,
+                                                                      const GroupMaking& making) {
+  const EnvironmentSpec spec{options_.policy.source.tokenizer_folder, *options_.environment,
+                             options_.environment_commands};
+  TROUPE_TRY(RemoteProgram wanted, program(kEnvironmentProgram, spec, 1));
+  wanted.bundles = {pool_.bundles[static_cast<std::size_t>(seat) % pool_.bundles.size()]};
+  runtime::GroupOptions options = group_options(
+      group_name("environment-" + std::to_string(seat), making.generation), Mesh::data_parallel(1));
+  options.create_deadline = making.within;
+  options.collectives = false;
+  return WorkerGroup<EnvironmentWorker>::create(*pool_.job, std::move(options), std::move(wanted));
 }
 
 }  // namespace

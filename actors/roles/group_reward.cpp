@@ -25,8 +25,9 @@ result<std::unique_ptr<GroupReward>> GroupReward::create(Make make,
 }
 
 task<Batch> GroupReward::score(Batch batch) {
-  const Batch needed = select_present(
-      batch, {column::kResponses, column::kDataSource, column::kGroundTruth, column::kExtraInfo});
+  const Batch needed =
+      select_present(batch, {column::kPrompts, column::kResponses, column::kDataSource,
+                             column::kGroundTruth, column::kExtraInfo});
   for (;;) {
     co_await ensure_alive();
     const int made = remakes_;

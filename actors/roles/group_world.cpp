@@ -68,6 +68,16 @@ result<void> GroupWorld::create_groups(const WorldOptions& options) {
                                 .create_within = options.create_deadline,
                                 .remake_within = options.revive_within,
                                 .fetch = options.streaming}));
+  if (!options.environment) return {};
+  TROUPE_TRY(environment_role_, GroupEnvironment::create(
+                                    [place = place_.get()](int seat, const GroupMaking& making) {
+                                      return place->make_environment(seat, making);
+                                    },
+                                    {.ranks = options.environment_workers,
+                                     .remakes_max = options.reward_remakes_max,
+                                     .create_within = options.create_deadline,
+                                     .remake_within = options.revive_within,
+                                     .turn_within = options.call_deadline}));
   return {};
 }
 
@@ -122,6 +132,7 @@ std::optional<Error> GroupWorld::dead_cause() const {
   look(critic_);
   if (!cause) cause = replicas_->dead_cause();
   if (!cause) cause = reward_role_->dead_cause();
+  if (!cause && environment_role_) cause = environment_role_->dead_cause();
   return cause;
 }
 

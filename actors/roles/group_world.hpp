@@ -15,6 +15,7 @@
 // number of devices give the same tokens, metrics and weights wherever the groups run.
 
 #include "actors/loops/world.hpp"
+#include "actors/roles/group_environment.hpp"
 #include "actors/roles/group_evaluator.hpp"
 #include "actors/roles/group_streaming.hpp"
 #include "actors/roles/group_weights.hpp"
@@ -38,6 +39,7 @@ class GroupWorld {
   using Weights = GroupWeights;
   using Streaming = GroupStreamingRollout;
   using Evaluator = GroupEvaluator;
+  using Environment = GroupEnvironment;
 
   /// Errors name group, rank and cause; kResourceExhausted with the ledger's table when the roles
   /// cannot live on the devices.
@@ -57,6 +59,9 @@ class GroupWorld {
   GroupStreamingRollout* streaming() { return streaming_role_ ? &*streaming_role_ : nullptr; }
   /// Null without devices for it.
   GroupEvaluator* evaluator() { return evaluator_ ? &*evaluator_ : nullptr; }
+
+  /// Null when samples meet none.
+  GroupEnvironment* environment() { return environment_role_.get(); }
 
   /// Engines, optimizer and counters of the trained roles, as `actor` and `critic`.
   runtime::task<void> save(runtime::CheckpointWriter& writer);
@@ -89,6 +94,7 @@ class GroupWorld {
   std::optional<runtime::WorkerGroup<PolicyWorker>> reference_;
   std::optional<runtime::WorkerGroup<CriticWorker>> critic_;
   std::unique_ptr<GroupReward> reward_role_;
+  std::unique_ptr<GroupEnvironment> environment_role_;
   Turnstile publishing_;
   std::optional<WeightTransfer> transfer_;
   // After policy_: a publication that failed at one rank may still read the policy's tensors.

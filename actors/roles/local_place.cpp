@@ -16,8 +16,12 @@ using runtime::WorkerGroup;
 class LocalPlace final : public WorldPlace {
  public:
   LocalPlace(runtime::ActorSystem& system, const WorldOptions& options, const Tokenizer& tokenizer,
-             const RewardRegistry& rules)
-      : system_(system), options_(options), tokenizer_(tokenizer), rules_(rules) {
+             const RewardRegistry& rules, EnvironmentRegistry environments)
+      : system_(system),
+        options_(options),
+        tokenizer_(tokenizer),
+        rules_(rules),
+        environments_(std::move(environments)) {
     for (int index = 0; index < world_devices(options); ++index)
       devices_.push_back(std::make_unique<DeviceGate>(DeviceId{index}, options.device_memory));
   }
@@ -36,6 +40,8 @@ class LocalPlace final : public WorldPlace {
   result<WorkerGroup<RolloutWorker>> make_rollout(const GroupMaking& making,
                                                   const RolloutSeat& place) override;
   result<WorkerGroup<RewardWorker>> make_reward(const GroupMaking& making) override;
+  result<WorkerGroup<EnvironmentWorker>> make_environment(int index,
+                                                          const GroupMaking& making) override;
   std::optional<runtime::MemoryLedger> ledger(std::size_t index) const override {
     return devices_[index]->memory().snapshot();
   }
@@ -78,6 +84,7 @@ class LocalPlace final : public WorldPlace {
   const WorldOptions options_;
   const Tokenizer& tokenizer_;
   const RewardRegistry& rules_;
+  const EnvironmentRegistry environments_;
   std::vector<std::unique_ptr<DeviceGate>> devices_;
   std::mutex gates_mutex_;                             // guards role_gates_
   std::vector<std::unique_ptr<RoleGate>> role_gates_;  // of dead groups too: turns may be left
@@ -133,9 +140,27 @@ result<WorkerGroup<RewardWorker>> LocalPlace::make_reward(const GroupMaking& mak
                                               Mesh::data_parallel(options_.reward_workers));
   group.create_deadline = making.within;
   group.collectives = false;
-  return WorkerGroup<RewardWorker>::create(system_, std::move(group), [this](WorkerContext&) {
-    return std::make_unique<RewardWorker>(tokenizer_, rules_, options_.reward_rule);
-  });
+  return WorkerGroup<RewardWorker>::create(
+      system_, std::move(group), [this](WorkerContext& context) {
+        return std::make_unique<RewardWorker>(
+            tokenizer_, rules_,
+            RewardWorkerOptions{.rule = options_.reward_rule,
+                                .report_failed = options_.reward_report_failed,
+                                .context = &context});
+      });
+}
+
+result<WorkerGroup<EnvironmentWorker>> LocalPlace::make_environment(int index,
+                                                                    const GroupMaking& making) {
+  runtime::GroupOptions group =
+      plain_options(group_name("environment-" + std::to_string(index), making.generation),
+                    Mesh::data_parallel(1));
+  group.create_deadline = making.within;
+  group.collectives = false;
+  return WorkerGroup<EnvironmentWorker>::create(
+      system_, std::move(group), [this](WorkerContext& context) {
+        return EnvironmentWorker::create(context, tokenizer_, environments_, *options_.environment);
+      });
 }
 
 }  // namespace
@@ -143,8 +168,9 @@ result<WorkerGroup<RewardWorker>> LocalPlace::make_reward(const GroupMaking& mak
 std::unique_ptr<WorldPlace> make_local_place(runtime::ActorSystem& system,
                                              const WorldOptions& options,
                                              const Tokenizer& tokenizer,
-                                             const RewardRegistry& rules) {
-  return std::make_unique<LocalPlace>(system, options, tokenizer, rules);
+                                             const RewardRegistry& rules,
+                                             EnvironmentRegistry environments) {
+  return std::make_unique<LocalPlace>(system, options, tokenizer, rules, std::move(environments));
 }
 
 }  // namespace troupe::actors

@@ -1,6 +1,7 @@
 #include "actors/roles/role_programs.hpp"
 
 #include "actors/roles/critic_worker.hpp"
+#include "actors/roles/environment_worker.hpp"
 #include "actors/roles/policy_worker.hpp"
 #include "actors/roles/reward_worker.hpp"
 #include "actors/roles/role_specs.hpp"
@@ -76,10 +77,25 @@ result<std::unique_ptr<RolloutWorker>> make_rollout(RankParts& parts, WorkerCont
   return RolloutWorker::create(context, options);
 }
 
-result<std::unique_ptr<RewardWorker>> make_reward(RankParts& parts, SpecBytes spec) {
+result<std::unique_ptr<RewardWorker>> make_reward(RankParts& parts, WorkerContext& context,
+                                                  SpecBytes spec) {
   TROUPE_TRY(const RewardSpec wanted, runtime::decode_value<RewardSpec>(spec));
   TROUPE_TRY_VOID(parts.open_tokenizer(wanted.tokenizer_folder));
-  return std::make_unique<RewardWorker>(*parts.tokenizer, parts.registries.rewards, wanted.rule);
+  TROUPE_TRY_VOID(add_command_rewards(parts.registries.rewards, wanted.commands));
+  return std::make_unique<RewardWorker>(
+      *parts.tokenizer, parts.registries.rewards,
+      RewardWorkerOptions{
+          .rule = wanted.rule, .report_failed = wanted.report_failed, .context = &context});
+}
+
+result<std::unique_ptr<EnvironmentWorker>> make_environment(RankParts& parts,
+                                                            WorkerContext& context,
+                                                            SpecBytes spec) {
+  TROUPE_TRY(const EnvironmentSpec wanted, runtime::decode_value<EnvironmentSpec>(spec));
+  TROUPE_TRY_VOID(parts.open_tokenizer(wanted.tokenizer_folder));
+  TROUPE_TRY_VOID(add_command_environments(parts.registries.environments, wanted.commands));
+  return EnvironmentWorker::create(context, *parts.tokenizer, parts.registries.environments,
+                                   wanted.options);
 }
 
 result<std::unique_ptr<runtime::Collective>> make_collective(const runtime::CollectiveSite& site,
@@ -109,9 +125,13 @@ void add_role_programs(runtime::RankPrograms& programs, RoleRegistries registrie
   programs.add<RolloutWorker>(kRolloutProgram, [parts](WorkerContext& context, SpecBytes spec) {
     return make_rollout(*parts, context, spec);
   });
-  programs.add<RewardWorker>(kRewardProgram, [parts](WorkerContext&, SpecBytes spec) {
-    return make_reward(*parts, spec);
+  programs.add<RewardWorker>(kRewardProgram, [parts](WorkerContext& context, SpecBytes spec) {
+    return make_reward(*parts, context, spec);
   });
+  programs.add<EnvironmentWorker>(kEnvironmentProgram,
+                                  [parts](WorkerContext& context, SpecBytes spec) {
+                                    return make_environment(*parts, context, spec);
+                                  });
   programs.set_collectives([parts](const runtime::CollectiveSite& site, Deadline deadline) {
     parts->address = site.host;  // the ranks meet before their workers are made
     return make_collective(site, deadline);

@@ -1,6 +1,7 @@
 #pragma once
 
-// The roles as programs of a rank process: policy, ref, critic, rollout, reward.
+// The roles as programs of a rank process: policy, ref, critic, rollout, reward,
+// environment.
 //
 //   int main(…) {
 //     RankPrograms programs;
@@ -15,6 +16,7 @@
 // **Invariants:** one worker a process.
 
 #include "actors/algorithm/policy_loss.hpp"
+#include "actors/environment/environment.hpp"
 #include "actors/reward/reward.hpp"
 #include "runtime/group/rank_programs.hpp"
 
@@ -23,6 +25,7 @@ namespace troupe::actors {
 struct RoleRegistries {
   PolicyLossRegistry losses = default_policy_losses();
   RewardRegistry rewards = default_rewards();
+  EnvironmentRegistry environments = default_environments();
 };
 
 void add_role_programs(runtime::RankPrograms& programs, RoleRegistries registries = {});

@@ -8,6 +8,7 @@
 // seed, tensor name and configuration.
 
 #include "actors/model/weight_set.hpp"
+#include "actors/roles/judge_specs.hpp"
 #include "actors/roles/role_wire.hpp"
 #include "actors/roles/simulated_delay.hpp"
 #include "actors/rollout/rollout_engine.hpp"
@@ -77,10 +78,13 @@ struct RolloutSpec {
 struct RewardSpec {
   std::string tokenizer_folder;
   std::string rule;  ///< empty: by data source
+  std::vector<CommandRewardSpec> commands = {};
+  bool report_failed = false;
   static constexpr auto fields() {
     using runtime::field;
     return std::tuple{field("tokenizer_folder", &RewardSpec::tokenizer_folder),
-                      field("rule", &RewardSpec::rule)};
+                      field("rule", &RewardSpec::rule), field("commands", &RewardSpec::commands),
+                      field("report_failed", &RewardSpec::report_failed)};
   }
 };
 

@@ -8,13 +8,16 @@
 // them.
 // **Ownership:** a place outlives the groups that it makes. Options are borrowed, and what they
 // borrow.
-// **Threads:** roles that are made anew are made on other threads: rollout and reward from any, at
-// the same time; the rest on the controller's.
+// **Threads:** roles that are made anew are made on other threads: rollout, reward and environment
+// from any, at the same time; the rest on the controller's.
 
+#include "actors/environment/environment.hpp"
 #include "actors/roles/colocated_gate.hpp"
 #include "actors/roles/critic_worker.hpp"
+#include "actors/roles/environment_worker.hpp"
 #include "actors/roles/group_making.hpp"
 #include "actors/roles/group_weights.hpp"
+#include "actors/roles/judge_specs.hpp"
 #include "actors/roles/policy_worker.hpp"
 #include "actors/roles/reward_worker.hpp"
 #include "actors/roles/role_handles.hpp"
@@ -67,6 +70,13 @@ struct WorldOptions {
   Bytes device_memory = gibibytes(16);
   int reward_workers = 1;
   std::string reward_rule;  ///< empty: by data source
+  /// Rules that are commands: for rank processes; in this one the registry has them already.
+  std::vector<CommandRewardSpec> reward_commands = {};
+  bool reward_report_failed =
+      false;  ///< answers that a rule gave up leave by name; see RewardWorker
+  std::optional<EnvironmentOptions> environment = {};  ///< empty: no environment role
+  int environment_workers = 2;
+  std::vector<CommandEnvironmentSpec> environment_commands = {};  ///< as reward_commands
   Duration call_deadline = std::chrono::minutes(30);
   Duration create_deadline = std::chrono::minutes(5);
   float temperature = 1.0F;  ///< of sampling; log-probs are taken at the same
@@ -99,15 +109,17 @@ class WorldPlace {
   virtual result<runtime::WorkerGroup<RolloutWorker>> make_rollout(const GroupMaking& making,
                                                                    const RolloutSeat& seat) = 0;
   virtual result<runtime::WorkerGroup<RewardWorker>> make_reward(const GroupMaking& making) = 0;
+  /// One rank; only where the world has an environment.
+  virtual result<runtime::WorkerGroup<EnvironmentWorker>> make_environment(
+      int seat, const GroupMaking& making) = 0;
   /// Who holds what on device `index`, where that is kept here.
   virtual std::optional<runtime::MemoryLedger> ledger(std::size_t index) const = 0;
 };
 
 /// Ranks are threads of this process; devices are shared by means of `DeviceGate`.
-std::unique_ptr<WorldPlace> make_local_place(runtime::ActorSystem& system,
-                                             const WorldOptions& options,
-                                             const Tokenizer& tokenizer,
-                                             const RewardRegistry& rules);
+std::unique_ptr<WorldPlace> make_local_place(
+    runtime::ActorSystem& system, const WorldOptions& options, const Tokenizer& tokenizer,
+    const RewardRegistry& rules, EnvironmentRegistry environments = default_environments());
 
 /// What a cluster gives to one world: bundle i is device i.
 struct ClusterPool {
