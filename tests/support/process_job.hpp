@@ -12,7 +12,9 @@
 
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <memory>
+#include <string>
 #include <utility>
 
 namespace troupe::testing {
@@ -51,6 +53,12 @@ class ProcessJob {
     actors::ClusterPool pool;
     pool.job = job_.get();
     return actors::GroupWorld::create(actors::make_cluster_place(pool, options), options);
+  }
+
+  /// Sends a signal to the process of a rank; false when there is none.
+  bool signal(const std::string& group, int rank, int number) const {
+    const int pid = launcher_->pid_of(group, RankId{rank});
+    return pid > 0 && ::kill(pid, number) == 0;
   }
 
  private:
