@@ -113,8 +113,10 @@ Outcome arrange_mounts(Settings& settings, std::int64_t& bits) {
     put_text("/proc/sys/kernel/pid_max", text);
   }
   if (!seal_all_mounts()) return failed(Stage::kMounts);
-  for (char* folder = std::strtok(settings.hidden, "\n"); folder != nullptr;
-       folder = std::strtok(nullptr, "\n")) {
+  for (char* rest = settings.hidden; rest != nullptr && *rest != '\0';) {
+    const char* folder = rest;
+    rest = std::strchr(rest, '\n');
+    if (rest != nullptr) *rest++ = '\0';
     struct stat found {};
     if (::stat(folder, &found) != 0 || !S_ISDIR(found.st_mode)) continue;  // nothing to hide
     if (!mount_memory(folder, 4096, 0555, false)) return failed(Stage::kMounts);

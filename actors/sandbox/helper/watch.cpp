@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 
 namespace troupe::actors::sandbox {
@@ -64,13 +64,20 @@ bool read_process(int id, Process& out) {
   return true;
 }
 
+/// 0 for what is no number.
+int number_of(const char* text) {
+  int value = 0;
+  std::from_chars(text, text + std::strlen(text), value);
+  return value;
+}
+
 /// This process as /proc numbers it: an inherited /proc has the host's numbers.
 int own_number() {
   char text[32];
   const ssize_t size = ::readlink("/proc/self", text, sizeof(text) - 1);
   if (size <= 0) return static_cast<int>(::getpid());
   text[size] = '\0';
-  return std::atoi(text);
+  return number_of(text);
 }
 
 /// Fills the table and marks what is below this process; how many entries, or -1 when it is full.
@@ -85,7 +92,7 @@ int read_tree() {
       full = true;
       break;
     }
-    if (read_process(std::atoi(entry->d_name), table[count])) ++count;
+    if (read_process(number_of(entry->d_name), table[count])) ++count;
   }
   ::closedir(folder);
   if (full) return -1;
