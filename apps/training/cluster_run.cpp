@@ -1,5 +1,6 @@
 #include "apps/training/cluster_run.hpp"
 
+#include "apps/training/async_keys.hpp"
 #include "apps/training/train_settings.hpp"
 #include "placement/cluster_client.hpp"
 #include "runtime/group/cluster_job.hpp"
@@ -58,7 +59,7 @@ result<placement::GroupWish> wish(const Config& config, const std::string& name)
       bundle.resources.cpu,
       placement::parse_amount(config.get<double>("cluster.cpus_per_gpu"), "cluster.cpus_per_gpu"));
   bundle.resources.memory = mebibytes(config.get<std::int64_t>("cluster.memory_mb_per_gpu"));
-  wish.request.bundles.assign(static_cast<std::size_t>(run_devices(config)), bundle);
+  wish.request.bundles.assign(static_cast<std::size_t>(all_devices(config)), bundle);
   TROUPE_TRY(wish.request.strategy,
              of_key(config, "cluster.strategy",
                     placement::parse_strategy(config.get<std::string>("cluster.strategy"))));

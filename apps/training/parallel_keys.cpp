@@ -1,6 +1,7 @@
 #include "apps/training/parallel_keys.hpp"
 
 #include "actors/rollout/model_share.hpp"
+#include "apps/training/async_keys.hpp"
 #include "apps/training/cluster_run.hpp"
 #include "apps/training/train_settings.hpp"
 
@@ -143,7 +144,7 @@ result<void> check_sharding(const Config& config, const std::string& section) {
 result<void> check_rollout(const Config& config) {
   const std::string at = kRollout;
   const int tp = config.get<int>(at + ".tensor_model_parallel_size");
-  if (run_devices(config) % tp != 0)
+  if (!streams(config) && run_devices(config) % tp != 0)
     return config.refuse(at + ".tensor_model_parallel_size",
                          "the run's {} devices cannot be cut into engines of {}",
                          run_devices(config), tp);

@@ -1,7 +1,10 @@
 #include "apps/training/train_inputs.hpp"
 
 #include "actors/rollout/block_pool.hpp"
+#include "actors/train/streamed_update.hpp"
+#include "apps/training/async_keys.hpp"
 #include "apps/training/cluster_run.hpp"
+#include "apps/training/judge_keys.hpp"
 #include "apps/training/parallel_keys.hpp"
 #include "runtime/base/log.hpp"
 
@@ -77,6 +80,23 @@ result<void> check_budgets(const Config& config, const TrainInputs& inputs) {
     return config.refuse("algorithm.adv_estimator",
                          "gdpo needs separate reward components, which `troupe train` has not; "
                          "call gdpo_advantage from a program of your own");
+  return {};
+}
+
+/// What a pipelined step cannot learn from part by part, by what the registries know of it.
+result<void> check_pipelined_update(const Config& config, const actors::WorldOptions& options,
+                                    const TrainingRegistries& registries) {
+  TROUPE_TRY(const actors::PolicyLoss loss, registries.losses.find(options.policy_update.loss));
+  actors::StreamedUpdatePlan plan;
+  plan.step_rows = config.get<std::int64_t>("data.train_batch_size") *
+                   config.get<std::int64_t>("actor_rollout_ref.rollout.n");
+  plan.minibatch_rows = options.policy.plan.rows;
+  plan.epochs = options.policy.plan.epochs;
+  plan.advantage = config.get<std::string>("algorithm.adv_estimator");
+  plan.loss = options.policy_update.loss;
+  plan.loss_selects = loss.selects_tokens();
+  if (auto fits = actors::check_streamed_update(plan); !fits)
+    return config.refuse("trainer.mode", "{}", fits.error().message);
   return {};
 }
 
@@ -207,6 +227,14 @@ result<actors::WorldOptions> world_options(const Config& config, const TrainInpu
   options.rollout = engine_options(config, *inputs.policy);
   TROUPE_TRY(options.rollout_tp, rollout_tp(config, options.policy.model));
   options.publication = publication_options(config);
+  set_world(config, options);
+  options.reward_commands = reward_commands(config);
+  options.reward_report_failed = streams(config);
+  options.environment = environment_options(config);
+  options.environment_workers = config.get<int>("environment.workers");
+  options.environment_commands = environment_commands(config);
+  if (loop_mode(config) == LoopMode::kPipelined)
+    TROUPE_TRY_VOID(check_pipelined_update(config, options, registries));
   return options;
 }
 

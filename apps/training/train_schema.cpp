@@ -1,5 +1,8 @@
 #include "apps/training/train_schema.hpp"
 
+#include "apps/training/async_keys.hpp"
+#include "apps/training/correction_keys.hpp"
+#include "apps/training/judge_keys.hpp"
 #include "apps/training/parallel_keys.hpp"
 #include "runtime/config/config.hpp"
 
@@ -55,7 +58,7 @@ void declare_data(Schema& s) {
       .one_of({"error", "left", "right", "middle"});
   s.refused("data.return_raw_chat", "messages are always kept; leave the key out");
   s.refused("data.dataloader_num_workers", "rows are read once, at the start; leave the key out");
-  s.refused("data.gen_batch_size", "dynamic sampling is not in this build");
+  s.refused("data.gen_batch_size", "write async.groups_extra: prompts beyond a step's");
 }
 
 /// Optimiser and micro-batch keys that the actor and the critic share.
@@ -119,7 +122,7 @@ void declare_actor(Schema& s, const TrainSchemaOptions& options) {
   s.text(at + ".policy_loss.loss_mode", "vanilla", "policy loss")
       .one_of(joined({"vanilla", "gspo", "cispo", "geo_mean", "gpg", "clip_cov", "kl_cov", "sapo",
                       "dppo_tv", "dppo_kl", "dro"},
-                     options.policy_losses))
+                     joined(rollout_ratio_losses(), options.policy_losses)))
       .also_spelled("gmpo", "geo_mean");
   s.number(at + ".policy_loss.clip_cov_ratio", 0.0002, "clip_cov: part of tokens to pick")
       .within(between(0, 1));
@@ -247,8 +250,7 @@ void declare_algorithm(Schema& s, const TrainSchemaOptions& options) {
   s.number(at + "kl_ctrl.horizon", 10000, "samples over which adaptive moves").within(positive());
   s.number(at + "kl_ctrl.target_kl", 0.1, "KL that adaptive aims at").within(positive());
   s.open_section("algorithm.custom", "for advantage estimators and losses of the program's own");
-  s.refused(at + "filter_groups", "dynamic sampling is not in this build");
-  s.refused(at + "rollout_correction", "rollout correction is not in this build");
+  s.refused(at + "filter_groups", "write async.drop_zero_variance and async.refills_max");
 }
 
 void declare_reward(Schema& s, const TrainSchemaOptions& options) {
@@ -269,7 +271,6 @@ void declare_trainer(Schema& s) {
   s.text(at + "experiment_name", "run", "second part of the default run folder");
   s.optional_key(at + "default_local_dir", ValueType::kString,
                  "run folder: metrics, trace, report, checkpoints; null: runs/PROJECT/EXPERIMENT");
-  s.text(at + "mode", "sync", "loop").one_of({"sync", "one_step_off", "async", "pipelined"});
   s.integer(at + "seed", 0, "seed of everything random in the run").within(at_least(0));
   s.integer(at + "nnodes", 1, "hosts; more than 1 need a cluster").within(between(1, 1 << 20));
   s.integer(at + "n_gpus_per_node", 1,
@@ -376,12 +377,6 @@ void declare_supervised(Schema& s) {
       .within(between(-1, kMostInt));
   s.optional_key("sft.output_dir", ValueType::kString,
                  "folder of the trained model; null: in the run");
-}
-
-result<void> check_mode(const Config& c) {
-  const auto mode = c.get<std::string>("trainer.mode");
-  if (mode == "sync") return {};
-  return c.refuse("trainer.mode", "this loop is not in this build, only sync is");
 }
 
 result<void> check_clip(const Config& c) {
@@ -540,10 +535,12 @@ Schema train_schema(const TrainSchemaOptions& options) {
   declare_rollout(s);
   declare_critic(s);
   declare_parallel(s);
+  declare_async(s);
+  declare_judges(s);
   declare_algorithm(s, options);
+  declare_correction(s);
   declare_reward(s, options);
   declare_supervised(s);
-  s.rule(check_mode);
   s.rule(check_clip);
   s.rule(check_batches);
   s.rule([own = options.advantages](const Config& c) { return check_estimator(c, own); });

@@ -1,6 +1,8 @@
 #include "apps/training/train_settings.hpp"
 
 #include "actors/algorithm/aggregation.hpp"
+#include "apps/training/async_keys.hpp"
+#include "apps/training/correction_keys.hpp"
 #include "apps/training/train_schema.hpp"
 #include "runtime/base/rng.hpp"
 
@@ -214,6 +216,7 @@ result<actors::PolicyUpdateSettings> policy_update_settings(
     TROUPE_TRY(settings.objective.kl,
                actors::kl_kind_from_name(config.get<std::string>(at + "kl_loss_type")));
   }
+  TROUPE_TRY_VOID(apply_correction(config, losses, settings));
   return settings;
 }
 
@@ -309,7 +312,8 @@ Bytes device_memory(const Config& config) {
   if (configured > 0) return mebibytes(configured);
   const std::int64_t host =
       static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
-  return Bytes{host / config.get<std::int64_t>("trainer.n_gpus_per_node")};
+  const int beside = rollout_devices(config) + evaluation_devices(config);
+  return Bytes{host / (config.get<std::int64_t>("trainer.n_gpus_per_node") + beside)};
 }
 
 }  // namespace troupe::apps

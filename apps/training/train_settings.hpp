@@ -10,6 +10,7 @@
 #include "actors/algorithm/advantage.hpp"
 #include "actors/algorithm/policy_loss.hpp"
 #include "actors/data/prompt_loader.hpp"
+#include "actors/environment/environment.hpp"
 #include "actors/loops/advantage_step.hpp"
 #include "actors/reward/reward.hpp"
 #include "actors/roles/group_world.hpp"
@@ -28,6 +29,7 @@ struct TrainingRegistries {
   actors::AdvantageRegistry advantages = actors::default_advantages();
   actors::PolicyLossRegistry losses = actors::default_policy_losses();
   actors::RewardRegistry rewards = actors::default_rewards();
+  actors::EnvironmentRegistry environments = actors::default_environments();
   /// What rank processes of a cluster run. A bare name is looked for beside the agent's program,
   /// then in PATH. A program with registries of its own names itself, and calls `maybe_run_rank`
   /// first in `main` (runtime/cluster/rank_host.hpp).

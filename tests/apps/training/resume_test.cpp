@@ -65,7 +65,8 @@ void expect_same_end(const std::filesystem::path& whole, const std::filesystem::
 
 bool is_timing(const std::string& name) {
   return name.starts_with("timing_s/") || name == "perf/time_per_step" ||
-         name == "perf/throughput" || name == "perf/rank_idle_share" || name == "rollout/engine_s";
+         name == "perf/throughput" || name == "perf/rank_idle_share" || name == "perf/wall_s" ||
+         name == "rollout/engine_s";
 }
 
 void expect_same_metrics(const std::filesystem::path& whole, const std::filesystem::path& resumed) {

@@ -47,8 +47,22 @@ class Program {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   }
 
+  /// Sends `signal` as soon as `reached` says so; false when it ended by itself before.
+  bool signal_when(int signal, const std::function<bool()>& reached) {
+    if (!wait_until(reached)) return false;
+    ::kill(child_, signal);
+    return true;
+  }
+
   /// Kills it as soon as `reached` says so; false when it ended by itself before.
   bool kill_when(const std::function<bool()>& reached) {
+    if (!wait_until(reached)) return false;
+    kill();
+    return true;
+  }
+
+ private:
+  bool wait_until(const std::function<bool()>& reached) {
     while (!reached()) {
       int status = 0;
       if (::waitpid(child_, &status, WNOHANG) == child_) {
@@ -57,11 +71,9 @@ class Program {
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    kill();
     return true;
   }
 
- private:
   void kill() {
     ::kill(child_, SIGKILL);
     wait();

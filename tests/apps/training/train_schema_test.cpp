@@ -84,9 +84,6 @@ TEST(TrainSchema, RefusesWhatCannotWorkBeforeAnyWork) {
   };
   const std::string grpo = "algorithm.adv_estimator=grpo";
   for (const Row& row : std::vector<Row>{
-           {{"trainer.mode=async"}, "not in this build"},
-           {{"trainer.mode=one_step_off"}, "not in this build"},
-           {{"trainer.mode=pipelined"}, "not in this build"},
            {{"trainer.mode=fast"}, "is not one of sync"},
            {{grpo}, "needs at least 2"},
            {{grpo, "actor_rollout_ref.rollout.n=4", "algorithm.gamma=0.9"}, "algorithm.gamma"},
