@@ -171,6 +171,10 @@ RewardRegistry default_rewards(const DefaultRewardOptions& options) {
   for (const char* name : {"troupe/sort", "troupe/reverse", "troupe/copy", "troupe/chain-sum"})
     add(name, sequence);
   for (const char* name : {"countdown", "troupe/countdown"}) add(name, countdown);
+  // Its environment scores episodes that end; one that was cut short had not found the number.
+  add("troupe/guess", [](const RewardInput&) {
+    return RewardScore{.score = 0.0, .extras = {{"acc", 0.0}}, .answer = {}};
+  });
   return registry;
 }
 

@@ -159,6 +159,7 @@ struct DefaultRewardOptions {
 ///   `exact_match`                                 exact_match_reward
 ///   `troupe/sort`, `troupe/reverse`, `troupe/copy`, `troupe/chain-sum`   sequence_reward
 ///   `troupe/countdown`, `countdown`               countdown_reward
+///   `troupe/guess`                                0: its environment scores what ends
 RewardRegistry default_rewards(const DefaultRewardOptions& options = {});
 
 }  // namespace troupe::actors

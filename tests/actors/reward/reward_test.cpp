@@ -16,7 +16,8 @@ namespace {
 
 using testing::HasSubstr;
 
-RewardInput input_for(std::string_view source, std::string_view solution = "1", std::string_view truth = "1") {
+RewardInput input_for(std::string_view source, std::string_view solution = "1",
+                      std::string_view truth = "1") {
   return {.data_source = source, .solution = solution, .ground_truth = truth, .extra_info = "{}"};
 }
 
@@ -27,8 +28,9 @@ TEST(RewardRegistry, AcceptsRulesThatReturnNumbersBoolsScoresOrResults) {
   ASSERT_TRUE(registry.add("score", [](const RewardInput&) {
     return RewardScore{.score = 2.0, .extras = {{"length", 3.0}}, .answer = "a"};
   }));
-  ASSERT_TRUE(registry.add(
-      "result", [](const RewardInput&) -> result<RewardScore> { return fail(ErrorCode::kIo, "judge is away"); }));
+  ASSERT_TRUE(registry.add("result", [](const RewardInput&) -> result<RewardScore> {
+    return fail(ErrorCode::kIo, "judge is away");
+  }));
   EXPECT_EQ(registry.score(input_for("number"))->score, 0.25);
   EXPECT_EQ(registry.score(input_for("truth"))->score, 1.0);
   EXPECT_EQ(registry.score(input_for("score"))->extras.at("length"), 3.0);
@@ -55,11 +57,13 @@ TEST(RewardRegistry, RefusesTakenAndEmptyNamesUnlessReplaced) {
   ASSERT_FALSE(taken);
   EXPECT_EQ(taken.error().code, ErrorCode::kAlreadyExists);
   EXPECT_THAT(taken.error().message, HasSubstr("openai/gsm8k"));
-  EXPECT_EQ(registry.add("", [](const RewardInput&) { return 0; }).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(registry.add("", [](const RewardInput&) { return 0; }).error().code,
+            ErrorCode::kInvalidArgument);
   EXPECT_EQ(registry.add("f", RewardFunction{}).error().code, ErrorCode::kInvalidArgument);
   ASSERT_TRUE(registry.replace("openai/gsm8k", [](const RewardInput&) { return 0.5; }));
   EXPECT_EQ(registry.score(input_for("openai/gsm8k"))->score, 0.5);
-  EXPECT_EQ(default_rewards().score(input_for("openai/gsm8k"))->score, 1.0) << "registries are values";
+  EXPECT_EQ(default_rewards().score(input_for("openai/gsm8k"))->score, 1.0)
+      << "registries are values";
 }
 
 TEST(RewardRegistry, AnUnknownSourceIsAnErrorThatListsTheKnownOnes) {
@@ -72,7 +76,8 @@ TEST(RewardRegistry, AnUnknownSourceIsAnErrorThatListsTheKnownOnes) {
 
 TEST(RewardRegistry, AScoreThatIsNotFiniteIsAnErrorNamingTheSource) {
   RewardRegistry registry;
-  for (const double bad : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+  for (const double bad :
+       {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
     ASSERT_TRUE(registry.replace("bad", [bad](const RewardInput&) { return bad; }));
     const auto score = registry.score(input_for("bad"));
     ASSERT_FALSE(score);
@@ -83,11 +88,14 @@ TEST(RewardRegistry, AScoreThatIsNotFiniteIsAnErrorNamingTheSource) {
 
 TEST(DefaultRewards, CoverTheSourcesThatTheirDocumentLists) {
   const RewardRegistry registry = default_rewards();
-  for (const char* source : {"openai/gsm8k", "gsm8k", "math", "lighteval/MATH", "lighteval/MATH-Hard",
-                             "DigitalLearningGmbH/MATH-lighteval", "HuggingFaceH4/MATH-500", "math_dapo", "aime2024",
-                             "exact_match", "troupe/sort", "troupe/reverse", "troupe/copy", "troupe/chain-sum"})
+  for (const char* source :
+       {"openai/gsm8k", "gsm8k", "math", "lighteval/MATH", "lighteval/MATH-Hard",
+        "DigitalLearningGmbH/MATH-lighteval", "HuggingFaceH4/MATH-500", "math_dapo", "aime2024",
+        "exact_match", "troupe/sort", "troupe/reverse", "troupe/copy", "troupe/chain-sum"})
     EXPECT_EQ(registry.score(input_for(source))->extras.at("acc"), 1.0) << source;
-  EXPECT_EQ(registry.score(input_for("troupe/countdown", "1+2", R"({"numbers":[1,2],"target":3})"))->score, 1.0);
+  EXPECT_EQ(registry.score(input_for("troupe/countdown", "1+2", R"({"numbers":[1,2],"target":3})"))
+                ->score,
+            1.0);
   const RewardRegistry partial = default_rewards({.partial_credit = true});
   EXPECT_EQ(partial.score(input_for("troupe/sort", "1 3", "1 2"))->score, 0.5);
   EXPECT_EQ(registry.score(input_for("troupe/sort", "1 3", "1 2"))->score, 0.0);
@@ -108,6 +116,13 @@ TEST(Expression, FollowsPrecedenceAndRefusesWhatIsTooDeepOrTooLong) {
   EXPECT_FALSE(evaluate_expression("1 2"));
   EXPECT_FALSE(evaluate_expression("1/0"));
   EXPECT_FALSE(evaluate_expression("2(3)"));
+}
+
+TEST(DefaultRewards, AnEpisodeThatWasCutShortScoresNothing) {
+  const auto score = default_rewards().score(
+      {.data_source = "troupe/guess", .solution = "4>7", .ground_truth = "7", .extra_info = {}});
+  ASSERT_TRUE(score.has_value());
+  EXPECT_EQ(score->score, 0.0);
 }
 
 }  // namespace
