@@ -32,6 +32,12 @@ std::int64_t tokens_of(const Trajectory& one) {
   return static_cast<std::int64_t>(one.prompt.size()) + one.length();
 }
 
+/// A partial may have grown since the dispatcher last heard of it: what it does not count is made
+/// again. Not so the answer of an environment that came after its attempt was given up.
+void cut_to(Trajectory& one, std::int64_t tokens) {
+  if (one.length() > tokens && tokens >= one.turn_begin) one.rewind(tokens);
+}
+
 std::int64_t turns_of(const Trajectory& one) {
   std::int64_t turns = 0;
   for (std::size_t i = 0; i < one.versions.size(); ++i)
@@ -324,7 +330,7 @@ void RolloutBook::on(const StartSample& effect) {
                  "rollout: group {} sample {} goes on from {} tokens of attempt {}, which are gone",
                  effect.sample.group, effect.sample.index, effect.from_tokens, effect.from_attempt);
     from = place->second;
-    if (from.length() > effect.from_tokens) from.rewind(effect.from_tokens);
+    cut_to(from, effect.from_tokens);
   }
   std::erase_if(sample->partials, [&](const auto& one) {
     return one.first != effect.from_attempt && !attempts_.contains(one.first);
@@ -369,7 +375,7 @@ void RolloutBook::on(const ScoreSample& effect) {
                  "rollout: group {} sample {} is whole in attempt {}, which is gone",
                  effect.sample.group, effect.sample.index, effect.from_attempt);
     Trajectory end = std::move(place->second);
-    if (end.length() > effect.tokens) end.rewind(effect.tokens);
+    cut_to(end, effect.tokens);
     if (end.state == TrajectoryState::kPartial) {
       end.state = TrajectoryState::kFinished;
       end.reason = StopReason::kLength;  // cut short by its deadline

@@ -50,6 +50,8 @@ struct RolloutOptions {
   std::int64_t first_step = 0;  ///< steps that were trained before this run, without state
 
   result<void> check() const;
+  /// With the dispatcher's group size and bounds set from the rest.
+  RolloutOptions settled() const;
 };
 
 /// A sample whose reward is wanted.

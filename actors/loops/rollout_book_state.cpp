@@ -167,10 +167,8 @@ result<RolloutBook> RolloutBook::restore(const RolloutOptions& asked,
                                          std::span<const std::byte> bytes, TimePoint now) {
   std::array<std::span<const std::byte>, kBlobs> blobs;
   TROUPE_TRY(SavedBook saved, read_header(bytes, blobs));
-  RolloutOptions options = asked;
-  options.dispatch.group_size = static_cast<std::int32_t>(options.group_size);
-  options.dispatch.new_tokens_max = options.sampling.max_new_tokens;
-  TROUPE_TRY_VOID(options.check());
+  TROUPE_TRY_VOID(asked.check());
+  const RolloutOptions options = asked.settled();
   TROUPE_TRY_VOID(same_option("group size", saved.group_size, options.group_size));
   TROUPE_TRY_VOID(same_option("samples of a group", saved.samples,
                               options.group_size + options.dispatch.samples_extra));

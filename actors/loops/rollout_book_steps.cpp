@@ -18,7 +18,14 @@ result<void> RolloutOptions::check() const {
   if (environment_turns_max < 1)
     return fail(ErrorCode::kInvalidArgument, "rollout: {} environment turns, wanted at least 1",
                 environment_turns_max);
-  return dispatch.check();
+  return settled().dispatch.check();
+}
+
+RolloutOptions RolloutOptions::settled() const {
+  RolloutOptions options = *this;
+  options.dispatch.group_size = static_cast<std::int32_t>(group_size);
+  options.dispatch.new_tokens_max = sampling.max_new_tokens;
+  return options;
 }
 
 RolloutBook::RolloutBook(const RolloutOptions& options, StalenessLedger ledger,
@@ -28,10 +35,8 @@ RolloutBook::RolloutBook(const RolloutOptions& options, StalenessLedger ledger,
 }
 
 result<RolloutBook> RolloutBook::create(const RolloutOptions& asked) {
-  RolloutOptions options = asked;
-  options.dispatch.group_size = static_cast<std::int32_t>(options.group_size);
-  options.dispatch.new_tokens_max = options.sampling.max_new_tokens;
-  TROUPE_TRY_VOID(options.check());
+  TROUPE_TRY_VOID(asked.check());
+  const RolloutOptions options = asked.settled();
   LedgerState state;
   state.steps_trained = options.first_step;
   state.published = options.first_step;

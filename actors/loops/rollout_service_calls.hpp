@@ -13,7 +13,7 @@ namespace troupe::actors {
 
 template <World W>
 void RolloutService<W>::join(const ReplicaInfo& info) {
-  lost_.erase(info.replica);
+  revived_.erase(info.replica);
   auto made = std::make_unique<Pump>();
   made->lent = info.lent;
   made->held = info.lent && !waits_;
@@ -24,12 +24,24 @@ void RolloutService<W>::join(const ReplicaInfo& info) {
   background_->add(pump(info.replica));
 }
 
+/// A revived one that two publications did not bring in was lost again. The first may have begun
+/// before it was there.
 template <World W>
-void RolloutService<W>::refresh_replicas() {
+void RolloutService<W>::refresh_replicas(bool after_publication) {
   for (const ReplicaInfo& info : cast_.streaming->replicas())
     if (!pumps_.contains(info.replica) && !lost_.contains(info.replica) &&
         (!info.lent || options_.lend))
       join(info);
+  if (!after_publication) return;
+  std::vector<RankId> gone;
+  for (auto& [replica, publications] : revived_)
+    if (++publications == 2) gone.push_back(replica);
+  for (const RankId replica : gone) {
+    log::warn("rollout: replica {} was made anew and lost again before it served", replica.value);
+    revived_.erase(replica);
+    lost_.insert(replica);
+    begin_revival(replica);
+  }
 }
 
 /// Adds the replica's time since it was last looked at.
@@ -53,12 +65,16 @@ void RolloutService<W>::lost(RankId replica, const Error& error) {
   log::warn("rollout: replica {} is lost, its samples go elsewhere: {}", replica.value,
             error.message);
   book_.lose(replica, now());
-  if (revivals_[replica] < options_.revives_max) {
-    ++revivals_[replica];
-    ++reviving_;
-    background_->add(revive(replica));
-  }
+  begin_revival(replica);
   changed();
+}
+
+template <World W>
+void RolloutService<W>::begin_revival(RankId replica) {
+  if (revivals_[replica] >= options_.revives_max) return;
+  ++revivals_[replica];
+  ++reviving_;
+  background_->add(revive(replica));
 }
 
 template <World W>
@@ -68,6 +84,7 @@ runtime::task<void> RolloutService<W>::revive(RankId replica) {
   --reviving_;
   if (made) {
     lost_.erase(replica);
+    revived_[replica] = 0;
   } else {
     log::warn("rollout: replica {} could not be made anew: {}", replica.value,
               made.error().message);

@@ -95,7 +95,7 @@ class RolloutService {
   runtime::Metrics end_step();
   /// What was taken may be taken again.
   void abandon_step() { book_.abandon_step(); }
-  /// Until nothing generates. A replica that is lost meanwhile is no longer waited for.
+  /// Until nothing generates, or nobody is left who could.
   runtime::task<void> quiesce();
   /// All replicas serve `version`; revived ones join.
   void published(WeightVersion version);
@@ -139,7 +139,8 @@ class RolloutService {
   void changed();
   void refill();
   result<bool> issue_one();
-  void refresh_replicas();
+  void refresh_replicas(bool after_publication);
+  void begin_revival(RankId replica);
   void join(const ReplicaInfo& info);
   void lost(RankId replica, const Error& error);
   void count_time(Pump& pump);
@@ -178,7 +179,8 @@ class RolloutService {
 
   Bell bell_;
   std::map<RankId, std::unique_ptr<Pump>> pumps_;  ///< of live replicas
-  std::set<RankId> lost_;                          ///< not revived
+  std::set<RankId> lost_;                          ///< and not made anew
+  std::map<RankId, std::int32_t> revived_;         ///< wait for a publication; how many came since
   std::map<RankId, std::int32_t> revivals_;
   std::int64_t reviving_ = 0;
   std::int64_t scores_in_flight_ = 0;

@@ -41,7 +41,7 @@ runtime::task<void> RolloutService<W>::start() {
   log::info("rollout: {}", ledger().effective().to_string());
   step_begin_ = now();
   mark_ = mark_of(book_);
-  refresh_replicas();
+  refresh_replicas(false);
   if (pumps_.empty())
     throw runtime::Failure(Error{
         .code = ErrorCode::kNotFound,
@@ -149,25 +149,17 @@ runtime::task<void> RolloutService<W>::wait_for_change(Watch& watch, std::string
 template <World W>
 runtime::task<bool> RolloutService<W>::revive_all_lost() {
   if (!pumps_.empty()) co_return false;
-  refresh_replicas();
+  refresh_replicas(false);
   if (!pumps_.empty()) co_return true;
-  if (reviving_ > 0) co_return false;
-  const bool hope = std::ranges::any_of(
-      revivals_, [this](const auto& one) { return !lost_.contains(one.first); });
-  if (!hope)
+  if (revived_.empty() && reviving_ > 0) co_return false;
+  if (revived_.empty())
     throw runtime::Failure(
         Error{.code = ErrorCode::kRankDead,
               .message = "rollout: all replicas are lost and none could be made anew",
               .origin = {},
               .causes = last_loss_ ? std::vector<Error>{*last_loss_} : std::vector<Error>{}});
   co_await cast_.weights.publish_present();
-  refresh_replicas();
-  if (pumps_.empty())
-    throw runtime::Failure(
-        Error{.code = ErrorCode::kRankDead,
-              .message = "rollout: replicas were made anew, but none serves after a publication",
-              .origin = {},
-              .causes = {}});
+  refresh_replicas(true);
   changed();
   co_return true;
 }
@@ -245,14 +237,15 @@ runtime::Metrics RolloutService<W>::end_step() {
 template <World W>
 void RolloutService<W>::published(WeightVersion version) {
   runtime::value_or_throw(book_.published(version, now()));
-  refresh_replicas();
+  refresh_replicas(true);
   changed();
 }
 
 template <World W>
 runtime::task<void> RolloutService<W>::quiesce() {
   Watch watch;
-  while (book_.generating() > 0 && !pumps_.empty()) {
+  const auto runs = [](const auto& one) { return !one.second->held; };
+  while (book_.generating() > 0 && std::ranges::any_of(pumps_, runs)) {
     changed();
     co_await wait_for_change(watch, "a publication waits for samples under way");
   }

@@ -11,6 +11,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
+#include <string>
 #include <utility>
 
 namespace troupe::actors {
@@ -238,6 +240,66 @@ TEST(TrajectoryCodec, GivesBackWhatItGot) {
     ASSERT_TRUE(back.has_value()) << "seed " << seed << ": " << back.error().to_string();
     ASSERT_EQ(*back, all) << "seed " << seed;
   }
+}
+
+SamplePrefix piece_of(std::vector<std::int32_t> ids, std::int64_t version) {
+  SamplePrefix piece;
+  piece.tokens = std::move(ids);
+  piece.log_probs.assign(piece.tokens.size(), -0.5F);
+  piece.full_log_probs.assign(piece.tokens.size(), -0.75F);
+  piece.versions.assign(piece.tokens.size(), WeightVersion{version});
+  return piece;
+}
+
+TEST(Trajectory, GrowsByPiecesAsByOneAnswer) {
+  Trajectory by_pieces = small();
+  ASSERT_TRUE(by_pieces.extend(0, piece_of({4, 5}, 0)).has_value());
+  const Trajectory before = by_pieces;
+  ASSERT_TRUE(by_pieces.extend(0, piece_of({4, 5}, 0)).has_value());  // heard twice
+  EXPECT_EQ(by_pieces, before);
+  ASSERT_TRUE(by_pieces.extend(2, piece_of({}, 0)).has_value());
+  EXPECT_EQ(by_pieces, before);
+  // A piece may overlap with what is there.
+  SamplePrefix rest = piece_of({5}, 0);
+  const SamplePrefix newer = piece_of({6, 9}, 1);
+  rest.tokens.insert(rest.tokens.end(), newer.tokens.begin(), newer.tokens.end());
+  rest.log_probs.insert(rest.log_probs.end(), newer.log_probs.begin(), newer.log_probs.end());
+  rest.full_log_probs.insert(rest.full_log_probs.end(), newer.full_log_probs.begin(),
+                             newer.full_log_probs.end());
+  rest.versions.insert(rest.versions.end(), newer.versions.begin(), newer.versions.end());
+  ASSERT_TRUE(by_pieces.extend(1, rest, StopReason::kStopId).has_value());
+  Trajectory by_answers = small();
+  ASSERT_TRUE(by_answers.absorb(answer_to(by_answers, {4, 5}, StopReason::kAborted, 0)));
+  ASSERT_TRUE(by_answers.absorb(answer_to(by_answers, {6, 9}, StopReason::kStopId, 1)));
+  EXPECT_EQ(by_pieces, by_answers);
+  ASSERT_TRUE(by_pieces.extend(1, rest, StopReason::kStopId).has_value());  // its end heard twice
+  EXPECT_EQ(by_pieces, by_answers);
+}
+
+TEST(Trajectory, RefusesPiecesThatDoNotFit) {
+  Trajectory one = small();
+  ASSERT_TRUE(one.extend(0, piece_of({4, 5}, 0)).has_value());
+  const Trajectory before = one;
+  const auto refused = [&one](std::int64_t from, const SamplePrefix& piece,
+                              std::optional<StopReason> ended, const std::string& why) {
+    const auto outcome = one.extend(from, piece, ended);
+    ASSERT_FALSE(outcome.has_value());
+    EXPECT_EQ(outcome.error().code, ErrorCode::kConflict);
+    EXPECT_THAT(outcome.error().message, HasSubstr(why));
+  };
+  refused(3, piece_of({6}, 0), std::nullopt, "piece begins at 3, wanted 0 (this turn) to 2");
+  refused(1, piece_of({6}, 0), std::nullopt, "token 1 is 5 of version 0, the piece says 6");
+  refused(1, piece_of({5}, 1), std::nullopt, "the piece says 5 of version 1");
+  refused(2, piece_of({1, 1, 1, 1, 1, 1, 1}, 0), std::nullopt, "7 more tokens, the budget has 6");
+  refused(2, piece_of({6}, 0), StopReason::kAborted, "a turn does not end by aborted");
+  SamplePrefix ragged = piece_of({6}, 0);
+  ragged.versions.clear();
+  refused(2, ragged, std::nullopt, "piece of 1 tokens");
+  EXPECT_EQ(one, before);
+  ASSERT_TRUE(one.append_environment(std::vector<std::int32_t>{7}, {}).has_value());
+  refused(1, piece_of({5}, 0), std::nullopt, "piece begins at 1, wanted 3 (this turn)");
+  ASSERT_TRUE(one.extend(3, piece_of({9}, 0), StopReason::kStopId).has_value());
+  refused(4, piece_of({1}, 0), std::nullopt, "ended by stop_id at 4 tokens, the piece adds 1");
 }
 
 TEST(TrajectoryCodec, RefusesEveryCutAndEveryFlippedBit) {

@@ -20,6 +20,7 @@
 
 #include <bit>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -74,6 +75,14 @@ struct HashState {
   std::vector<Batch> parts{};    ///< of the step under way
   std::vector<std::int64_t> part_rows{};
   std::int64_t publications = 0;
+  std::int64_t messages = 0;  ///< calls that began or were about to be answered
+  std::function<void(std::int64_t)> on_message{};
+
+  /// A place where a plan of faults may strike.
+  void message() {
+    ++messages;
+    if (on_message) on_message(messages);
+  }
 
   Duration random_time(Duration median) {
     return Duration(static_cast<std::int64_t>(static_cast<double>(median.count()) *
@@ -170,12 +179,14 @@ class HashStreaming {
     return all;
   }
   task<AdvanceReply> advance(RankId rank, AdvanceRequest request) {
+    state_.message();
     require_alive(rank);
     const std::uint64_t life = replicas_.at(rank).life;
     if (replicas_.at(rank).busy) die(ErrorCode::kConflict, "two slices at once");
     replicas_.at(rank).busy = true;
     const std::int64_t steps = std::min<std::int64_t>(request.steps_max, 4);
     co_await sleep_for(state_.random_time(steps * state_.options.step_time));
+    state_.message();
     Replica& own = replicas_.at(rank);
     if (own.life == life) own.busy = false;
     require_alive(rank);
@@ -204,6 +215,7 @@ class HashStreaming {
     co_return reply;
   }
   task<void> revive(RankId rank) {
+    state_.message();
     co_await sleep_for(state_.random_time(50ms));
     Replica& one = replicas_.at(rank);
     if (one.never_again) die(ErrorCode::kAborted, "its host is gone");
@@ -220,6 +232,7 @@ class HashStreaming {
   /// Between slices: one replica after the other, as calls in a mailbox.
   task<void> take_weights(std::int64_t version) {
     for (auto& [rank, one] : replicas_) {
+      state_.message();
       co_await sleep_for(state_.random_time(1ms));
       one.next_version = version;
       while (one.busy && one.next_version) co_await sleep_for(1ms);
@@ -289,7 +302,9 @@ class HashReward {
   explicit HashReward(HashState& state) : state_(state) {}
   task<Batch> score(Batch batch) {
     const TimePoint begin = state_.clock.now();
+    state_.message();
     co_await sleep_for(state_.random_time(3ms));
+    state_.message();
     if (state_.reward_dead || begin < state_.reward_dead_until ||
         state_.clock.now() < state_.reward_dead_until)
       die(ErrorCode::kRankDead, "the reward worker died");
@@ -320,7 +335,9 @@ class HashEnvironment {
   explicit HashEnvironment(HashState& state) : state_(state) {}
   task<std::vector<EnvironmentAnswer>> turn(std::vector<EnvironmentTurn> turns) {
     const TimePoint begin = state_.clock.now();
+    state_.message();
     co_await sleep_for(state_.random_time(5ms));
+    state_.message();
     if (state_.environment_dead || begin < state_.environment_dead_until ||
         state_.clock.now() < state_.environment_dead_until)
       die(ErrorCode::kRankDead, "the environment died");
@@ -346,6 +363,7 @@ class HashPolicy {
  public:
   explicit HashPolicy(HashState& state) : state_(state) {}
   task<Batch> log_probs(Batch batch) {
+    state_.message();
     co_await sleep_for(state_.random_time(10ms));
     std::vector<std::vector<float>> rows;
     for (std::int64_t row = 0; row < batch.rows(); ++row) {
@@ -365,12 +383,14 @@ class HashPolicy {
     co_return learned;
   }
   task<Metrics> accumulate(Batch part) {
+    state_.message();
     co_await sleep_for(state_.random_time(20ms));
     state_.part_rows.push_back(part.rows());
     state_.parts.push_back(std::move(part));
     co_return Metrics{};
   }
   task<Metrics> finish_step() {
+    state_.message();
     co_await sleep_for(state_.random_time(10ms));
     Batch all = value_or_throw(Batch::concat(std::exchange(state_.parts, {})));
     all.metrics().clear();
@@ -407,6 +427,7 @@ class HashWeights {
     state_.weights_of[version] = state_.weights;
     co_await streaming_.take_weights(version);
     state_.version = version;
+    state_.message();
     co_return Metrics{};
   }
   HashState& state_;
