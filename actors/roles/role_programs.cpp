@@ -8,6 +8,7 @@
 #include "actors/roles/rollout_worker.hpp"
 #include "actors/text/tokenizer.hpp"
 #include "runtime/cluster/agent_lanes.hpp"
+#include "runtime/comm/collective.hpp"
 #include "runtime/comm/collective_gloo.hpp"
 #include "runtime/group/host_clock.hpp"
 
@@ -100,6 +101,7 @@ result<std::unique_ptr<EnvironmentWorker>> make_environment(RankParts& parts,
 
 result<std::unique_ptr<runtime::Collective>> make_collective(const runtime::CollectiveSite& site,
                                                              Deadline deadline) {
+  if (site.size == 1) return std::move(runtime::make_local_group(1, {.name = site.group}).front());
   const runtime::GlooGroupOptions options{
       .name = site.group, .rank = site.rank, .size = site.size, .host = site.host};
   return runtime::make_gloo_collective(options, site.store, deadline);

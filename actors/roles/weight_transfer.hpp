@@ -8,8 +8,8 @@
 // **Ownership:** borrows the policy's group; targets live until `run` is over.
 // **Threads:** controller's thread.
 // **Invariants:** one `run` at a time; each has an epoch of its own. The plan is made anew when the
-// targets are not those of the last run, and after one that failed. An error leaves the old version serving everywhere, unless
-// `committed` says otherwise.
+// targets are not those of the last run, and after one that failed. An error leaves the old version
+// serving everywhere, unless `committed` says otherwise.
 
 #include "actors/roles/policy_worker.hpp"
 #include "actors/roles/rollout_worker.hpp"

@@ -112,6 +112,7 @@ class RankServer::State final : public RankOwner, public CallTrace {
   std::string holder_;
   Duration create_within_{};
   bool collectives_ = false;
+  bool alone_ = false;
   const RankProgram* program_ = nullptr;
   std::vector<const ServedMethod*> methods_;  // by the controller's index
   std::unique_ptr<ColumnExchange> exchange_;
@@ -254,6 +255,8 @@ result<void> RankServer::State::introduce() {
   spec_ = std::move(welcome.spec);
   holder_ = welcome.holder;
   collectives_ = welcome.collectives && mesh_.size() > 1;
+  // One rank alone agrees with nobody, but its worker may ask for the group all the same.
+  alone_ = welcome.collectives && mesh_.size() == 1 && options_.programs->collectives();
   create_within_ = welcome.create_within;
   RankReady ready;
   if (welcome.exchange) {
@@ -290,6 +293,8 @@ result<OwnedWorker> RankServer::State::make_worker(WorkerContext& context) {
       if (world_abort_) world_->abort(*world_abort_);
     }
     TROUPE_TRY_VOID(rank_->split_axes(context.deadline()));
+  } else if (alone_) {
+    TROUPE_TRY(rank_->cell().world, make_world(context.deadline()));
   }
   return program_->make(context, spec_);
 }

@@ -67,6 +67,10 @@ class StreamingWorldTest : public ::testing::Test {
   template <class Group>
   static void kill_group(Group& group) {
     group.kill(RankId{0}, killed_by_test());
+    wait_dead(group);
+  }
+  template <class Group>
+  static void wait_dead(Group& group) {
     const Deadline until = Deadline::in(std::chrono::seconds(10));
     while (!group.dead_cause() && !until.passed())
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -337,8 +341,9 @@ TEST_F(StreamingWorldTest, MakesTheRewardGroupAnewAndSaysWhenItDiesTooOften) {
   EXPECT_FALSE(world_->dead_cause().has_value());
   EXPECT_EQ(run(scores(*world_, batch)), first_scores);
   strike_.arm("reward.2", "score", 1,
-              [this] { world_->reward().group().kill(RankId{0}, killed_by_test()); });
+              [group = &world_->reward().group()] { group->kill(RankId{0}, killed_by_test()); });
   run(scores(*world_, batch));
+  wait_dead(world_->reward().group());
   EXPECT_EQ(run(scores(*world_, batch)), first_scores);
   EXPECT_EQ(world_->reward().remakes(), 2);
   kill_group(world_->reward().group());

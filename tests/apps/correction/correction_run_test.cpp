@@ -47,6 +47,7 @@ class CorrectionRun : public ::testing::Test {
                                    "algorithm.adv_estimator=grpo",
                                    "trainer.progress=false",
                                    "trainer.trace=false",
+                                   "trainer.val_before_train=false",
                                    "trainer.log_level=warn",
                                    "trainer.default_local_dir=" + (folder_ / name).string()};
     words.insert(words.end(), more.begin(), more.end());
