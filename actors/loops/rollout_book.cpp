@@ -69,14 +69,22 @@ result<std::int64_t> RolloutBook::score_of(const Batch& reward) {
 }
 
 RolloutBook::Sample* RolloutBook::find(SampleId id) {
+  return const_cast<Sample*>(std::as_const(*this).find(id));
+}
+
+const RolloutBook::Sample* RolloutBook::find(SampleId id) const {
   const auto place = groups_.find(id.group);
   if (place == groups_.end() || id.index >= place->second.samples.size()) return nullptr;
   return &place->second.samples[id.index];
 }
 
 Trajectory* RolloutBook::partial_of(std::uint64_t attempt) {
+  return const_cast<Trajectory*>(std::as_const(*this).partial_of(attempt));
+}
+
+const Trajectory* RolloutBook::partial_of(std::uint64_t attempt) const {
   const auto place = attempts_.find(attempt);
-  Sample* sample = place == attempts_.end() ? nullptr : find(place->second.sample);
+  const Sample* sample = place == attempts_.end() ? nullptr : find(place->second.sample);
   if (sample == nullptr || sample->whole) return nullptr;
   const auto partial = sample->partials.find(attempt);
   return partial == sample->partials.end() ? nullptr : &partial->second;
@@ -93,8 +101,9 @@ void RolloutBook::send(DispatchEvent event) {
   if (handling_) return;
   handling_ = true;
   while (!events_.empty()) {
-    const DispatchEvent next = std::move(events_.front());
+    DispatchEvent next = std::move(events_.front());
     events_.pop_front();
+    if (auto* pulls = std::get_if<RankPulls>(&next)) *pulls = pulls_of(pulls->rank);
     for (const DispatchEffect& effect : dispatcher_.step(next, now_))
       std::visit([this](const auto& one) { on(one); }, effect);
   }
@@ -205,15 +214,21 @@ void RolloutBook::recall(RankId replica, TimePoint now) {
   }
 }
 
-void RolloutBook::pull(RankId replica) {
-  const Replica& one = replicas_.at(replica);
+void RolloutBook::pull(RankId replica) { send(RankPulls{.rank = replica}); }
+
+/// What the replica would take now: counted when the dispatcher hears of it, since starts that were
+/// decided meanwhile use it up.
+RankPulls RolloutBook::pulls_of(RankId replica) const {
+  const auto place = replicas_.find(replica);
+  if (place == replicas_.end()) return {.rank = replica};
+  const Replica& one = place->second;
   std::int64_t samples = one.samples_free - one.samples_sent;
   std::int64_t tokens = one.tokens_free - one.tokens_sent;
   for (const std::uint64_t attempt : one.starts) {
     --samples;
     if (const Trajectory* partial = partial_of(attempt)) tokens -= tokens_of(*partial);
   }
-  send(RankPulls{replica, std::max<std::int64_t>(samples, 0), std::max<std::int64_t>(tokens, 0)});
+  return {replica, std::max<std::int64_t>(samples, 0), std::max<std::int64_t>(tokens, 0)};
 }
 
 bool RolloutBook::has_work(RankId replica) const {

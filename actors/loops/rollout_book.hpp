@@ -230,10 +230,13 @@ class RolloutBook {
   /// The group will not be trained: something of it failed for good.
   void give_up(std::uint64_t group, Error error);
   void pull(RankId replica);
+  RankPulls pulls_of(RankId replica) const;
   void fail_with(Error error);
   Sample* find(SampleId id);
+  const Sample* find(SampleId id) const;
   /// Null when nobody wants the attempt's tokens any more.
   Trajectory* partial_of(std::uint64_t attempt);
+  const Trajectory* partial_of(std::uint64_t attempt) const;
 
   RolloutOptions options_;
   StalenessLedger ledger_;

@@ -20,8 +20,9 @@ void RolloutService<W>::join(const ReplicaInfo& info) {
   made->since = now();
   book_.join(info, now());
   if (made->held || paused_) book_.hold(info.replica, true, now());
+  made->life = ++lives_;
+  background_->add(pump(info.replica, made->life));
   pumps_[info.replica] = std::move(made);
-  background_->add(pump(info.replica));
 }
 
 /// A revived one that two publications did not bring in was lost again. The first may have begun
@@ -94,29 +95,33 @@ runtime::task<void> RolloutService<W>::revive(RankId replica) {
 }
 
 template <World W>
-runtime::task<void> RolloutService<W>::pump(RankId replica) {
+typename RolloutService<W>::Pump* RolloutService<W>::find_pump(RankId replica, std::uint64_t life) {
+  const auto place = pumps_.find(replica);
+  return place != pumps_.end() && place->second->life == life ? place->second.get() : nullptr;
+}
+
+/// Ends with the replica; one that came back has a pump of its own.
+template <World W>
+runtime::task<void> RolloutService<W>::pump(RankId replica, std::uint64_t life) {
   while (!stopping_) {
-    const auto place = pumps_.find(replica);
-    if (place == pumps_.end()) co_return;
-    Pump& own = *place->second;
+    Pump* const own = find_pump(replica, life);
+    if (own == nullptr) co_return;
     if (!book_.has_work(replica)) {
-      co_await own.bell.wait(now() + options_.no_progress_within);
+      co_await own->bell.wait(now() + options_.no_progress_within);
       continue;
     }
     AdvanceRequest request = book_.next_request(replica);
     request.steps_max = options_.slice_steps;
     request.slice = options_.slice;
-    count_time(own);
-    own.call_since = own.busy_since = now();
+    count_time(*own);
+    own->call_since = own->busy_since = now();
     const TimePoint begin = now();
     result<AdvanceReply> reply = co_await bounded(
         cast_.streaming->advance(replica, std::move(request)), begin + options_.advance_within);
-    if (stopping_) co_return;
-    const auto again = pumps_.find(replica);
-    if (again == pumps_.end() || again->second.get() != &own) co_return;  // given up meanwhile
-    count_time(own);
-    own.call_since.reset();
-    own.busy_since.reset();
+    if (stopping_ || find_pump(replica, life) == nullptr) co_return;  // given up meanwhile
+    count_time(*own);
+    own->call_since.reset();
+    own->busy_since.reset();
     if (!reply) {
       lost(replica, reply.error());
       co_return;

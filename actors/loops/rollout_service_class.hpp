@@ -114,6 +114,7 @@ class RolloutService {
 
  private:
   struct Pump {
+    std::uint64_t life = 0;  ///< tells it from others of the same replica
     Bell bell{};
     bool lent = false;
     bool held = false;
@@ -152,7 +153,8 @@ class RolloutService {
   void throw_failure() const;
   result<StepGroups> groups_of(RolloutBook::Taken taken);
 
-  runtime::task<void> pump(RankId replica);
+  runtime::task<void> pump(RankId replica, std::uint64_t life);
+  Pump* find_pump(RankId replica, std::uint64_t life);
   runtime::task<void> revive(RankId replica);
   runtime::task<void> score(std::vector<ScoreJob> jobs, std::int32_t call);
   runtime::task<void> ask_turns(std::vector<EnvironmentJob> jobs);
@@ -183,6 +185,7 @@ class RolloutService {
   std::map<RankId, std::int32_t> revived_;         ///< wait for a publication; how many came since
   std::map<RankId, std::int32_t> revivals_;
   std::int64_t reviving_ = 0;
+  std::uint64_t lives_ = 0;
   std::int64_t scores_in_flight_ = 0;
   std::int64_t turns_in_flight_ = 0;
   bool waits_ = false;  ///< the trainer, for groups
