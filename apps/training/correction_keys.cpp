@@ -161,8 +161,7 @@ result<CorrectionOptions> single_options(const Config& c, bool loss_has_ratio) {
   keys.rollout_token_veto_threshold = c.get_optional<double>(kAt + "rollout_token_veto_threshold");
   result<CorrectionOptions> options = actors::correction_from_keys(keys);
   if (!options)
-    return fail(
-        std::move(options).error().wrap(ErrorCode::kConfig, "algorithm.rollout_correction"));
+    return fail(ErrorCode::kConfig, "algorithm.rollout_correction: {}", options.error().message);
   options->negative_kl_max = c.get_optional<double>(kAt + "opsm_delta");
   options->second_moment_max = c.get_optional<double>(kAt + "m2_threshold");
   return options;
@@ -253,7 +252,7 @@ result<void> check_correction(const Config& c) {
   TROUPE_TRY(const Correction correction, read_correction(c));
   auto valid = correction.options.check();
   if (!valid)
-    return fail(std::move(valid).error().wrap(ErrorCode::kConfig, "algorithm.rollout_correction"));
+    return fail(ErrorCode::kConfig, "algorithm.rollout_correction: {}", valid.error().message);
   TROUPE_TRY_VOID(check_proximal(c, correction));
   TROUPE_TRY_VOID(check_weights(c, correction));
   return check_sampling(c, correction);

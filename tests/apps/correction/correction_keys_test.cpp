@@ -33,7 +33,7 @@ Config config_of(const std::vector<std::string>& words) {
 
 std::string refusal(const std::vector<std::string>& words) {
   const auto config = Config::parse(train_schema({}), "", "c.yaml", full_words(words));
-  return config ? "(accepted)" : config.error().to_string();  // with its causes
+  return config ? "(accepted)" : config.error().message;
 }
 
 actors::PolicyUpdateSettings settings_of(const Config& config) {
