@@ -9,10 +9,8 @@
 // **Invariants:** a combination that cannot work is a kConfig error that names a key and both
 // values, before anything starts.
 
-#include "actors/loops/rollout_service.hpp"
 #include "actors/pacing/rollout_dispatcher.hpp"
 #include "actors/pacing/staleness_ledger.hpp"
-#include "actors/roles/world_place.hpp"
 #include "actors/rollout/sampling_options.hpp"
 #include "runtime/config/config.hpp"
 #include "runtime/config/schema.hpp"
@@ -47,14 +45,6 @@ std::int64_t staleness(const runtime::Config& config);
 actors::LedgerOptions ledger_options(const runtime::Config& config, std::int64_t steps);
 actors::DispatchOptions dispatch_options(const runtime::Config& config,
                                          const actors::SamplingOptions& sampling);
-
-/// Options of the rollout service; `steps` of the whole run.
-actors::ServiceOptions service_options(const runtime::Config& config, std::int64_t steps,
-                                       const actors::SamplingOptions& sampling);
-/// Parts in which a pipelined step is trained, in prompts.
-std::int64_t groups_per_part(const runtime::Config& config);
-/// Pools, streaming, what an update does to samples under way, simulated delays.
-void set_world(const runtime::Config& config, actors::WorldOptions& options);
 
 /// Keys that were given for other loops and do nothing in this one, `key = value` each.
 std::vector<std::string> ignored_keys(const runtime::Config& config);

@@ -6,6 +6,7 @@
 #include "apps/training/cluster_run.hpp"
 #include "apps/training/judge_keys.hpp"
 #include "apps/training/parallel_keys.hpp"
+#include "apps/training/service_keys.hpp"
 #include "runtime/base/log.hpp"
 
 #include <fmt/ranges.h>

@@ -5,6 +5,7 @@
 #include "apps/training/async_keys.hpp"
 #include "apps/training/correction_keys.hpp"
 #include "apps/training/run_lock.hpp"
+#include "apps/training/service_keys.hpp"
 #include "runtime/base/file.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/observe/idle_share.hpp"
