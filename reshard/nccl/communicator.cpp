@@ -1,6 +1,7 @@
 #include "reshard/nccl/communicator.hpp"
 
 #include "runtime/base/check.hpp"
+#include "runtime/base/log.hpp"
 
 #include <algorithm>
 #include <condition_variable>
@@ -210,6 +211,9 @@ void Communicator::Impl::abort_comm(std::uint64_t epoch) {
   // Its code says nothing that could be acted on.
   const result<void> used = device_.use();
   if (used && comm != nullptr) library_->calls().comm_abort(comm);
+  if (!used && comm != nullptr)
+    log::error("communicator of epoch {}: not aborted, what it holds is lost: {}", epoch,
+               used.error().to_string());
   Lock lock(mutex_);
   abort_over_ = true;
   step(AbortReturned{epoch}, lock);

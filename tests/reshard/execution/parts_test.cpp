@@ -5,8 +5,10 @@
 #include "reshard/execution/checksum.hpp"
 #include "reshard/execution/checksum_paths.hpp"
 #include "reshard/execution/delta.hpp"
+#include "reshard/execution/landing_sums.hpp"
 #include "reshard/execution/piece.hpp"
 #include "reshard/execution/piece_columns.hpp"
+#include "reshard/execution/piece_sums.hpp"
 #include "reshard/run_boxes.hpp"
 #include "runtime/base/rng.hpp"
 #include "tests/reshard/random_case.hpp"
@@ -170,6 +172,54 @@ TEST(OpPiece, BoxesAndSpansHoldItsElementsInOrder) {
           2 * (region.offset + (first + e) / cols * region.row_stride + (first + e) % cols) + 1);
       EXPECT_EQ(copy[at], memory[at]);
     }
+  }
+}
+
+TEST(LandingSums, AreTheSumsOfThePiecesHoweverTheyLand) {
+  const ModelShape shape{.vocab = 512,
+                         .hidden = 1024,
+                         .intermediate = 1536,
+                         .layers = 1,
+                         .heads = 16,
+                         .kv_heads = 8,
+                         .head_dim = 64};
+  const auto source = train_roster(shape, {.tp = 1, .dp = 1}, {.ranks_per_node = 8});
+  const auto target = rollout_roster(shape, {.replicas = 1, .tp = 2},
+                                     {.first_rank = 8, .first_node = 1, .ranks_per_node = 8});
+  const auto plan = *PublicationPlan::make(*source, *target, {});
+  Rng rng(21);
+  for (const std::int32_t index : plan->receive_order(8).ops) {
+    const Op& op = plan->op(index);
+    const std::int64_t element = element_bytes(plan->tensor_of(op).dtype);
+    const std::int64_t count = 1 + below(rng, op.elements());
+    const OpPiece piece{
+        .op = index, .first = below(rng, op.elements() - count + 1), .count = count};
+    const auto sent = random_bytes(rng, static_cast<std::size_t>(count * element));
+    // Between two stretches that belong to no piece.
+    const std::size_t around = 64 + static_cast<std::size_t>(below(rng, 64));
+    std::vector<std::byte> wire(around, std::byte{1});
+    wire.insert(wire.end(), sent.begin(), sent.end());
+    wire.insert(wire.end(), around, std::byte{2});
+    std::vector<std::byte> memory(wire.size());
+    const std::span<std::byte> place = std::span(memory).subspan(around, sent.size());
+    LandingSums sums(plan);
+    sums.add(piece, place);
+    for (std::size_t at = 0; at < wire.size();) {
+      const std::size_t take = std::min<std::size_t>(
+          wire.size() - at, 1 + static_cast<std::size_t>(below(rng, 300'000)));
+      EXPECT_FALSE(at < around + sent.size() && sums.take(place)) << "before all of it is here";
+      const auto bytes = std::span<const std::byte>(wire).subspan(at, take);
+      if (below(rng, 2) == 0) {
+        sums.bring(memory.data() + at, bytes);
+      } else {
+        std::copy(bytes.begin(), bytes.end(), memory.begin() + static_cast<std::ptrdiff_t>(at));
+        sums.landed(std::span(memory).subspan(at, take));
+      }
+      at += take;
+    }
+    EXPECT_EQ(memory, wire);
+    const std::span<const std::byte> dense = sent;
+    EXPECT_EQ(sums.take(place), sums_of(*plan, piece, std::span(&dense, 1)).tensor);
   }
 }
 

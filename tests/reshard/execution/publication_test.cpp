@@ -4,6 +4,7 @@
 // and deltas that travel only what changed and are refused against another base.
 
 #include "reshard/execution/piece_columns.hpp"
+#include "reshard/execution/piece_lane.hpp"
 #include "tests/reshard/execution/world.hpp"
 #include "tests/reshard/random_case.hpp"
 
@@ -343,6 +344,41 @@ TEST(Publication, ADeltaBringsOnlyWhatChanged) {
   EXPECT_NE(wrong.error().message.find("publish in full"), std::string::npos);
   ASSERT_TRUE(world.publish_as(world.id(3)).has_value());
   world.expect_published();
+}
+
+/// What the port's own lane does, counted.
+class CountingLane final : public PieceLane {
+ public:
+  CountingLane(std::unique_ptr<PieceLane> lane, std::atomic<int>& fetches)
+      : lane_(std::move(lane)), fetches_(fetches) {}
+  runtime::pending<void> fetch(std::uint64_t epoch, const MemberAddress& from,
+                               std::span<const LanePart> parts, std::shared_ptr<const void> keep,
+                               Deadline deadline,
+                               std::shared_ptr<runtime::LandingWatch> watch) override {
+    ++fetches_;
+    return lane_->fetch(epoch, from, parts, std::move(keep), deadline, std::move(watch));
+  }
+
+ private:
+  std::unique_ptr<PieceLane> lane_;
+  std::atomic<int>& fetches_;
+};
+
+TEST(Publication, ComesByTheLaneThatATargetIsGiven) {
+  CaseMaker maker(5);
+  const Case one = maker.model_case();
+  std::atomic<int> fetches{0};
+  WorldOptions options;
+  options.spread = Spread::kRanks;
+  options.target.lane = [&fetches](WeightPort& port) {
+    return std::make_unique<CountingLane>(transport_lane(port), fetches);
+  };
+  World world(one.source, one.target, one.options, options);
+  world.fill_source(1);
+  const auto outcome = world.publish_as(world.id(1));
+  ASSERT_TRUE(outcome.has_value()) << outcome.error().to_string();
+  world.expect_published();
+  EXPECT_GE(fetches, static_cast<int>(world.targets.size()));
 }
 
 }  // namespace

@@ -16,6 +16,7 @@ namespace troupe::reshard::testing {
 namespace {
 
 constexpr auto kSpan = std::chrono::seconds(3);  // of each property
+constexpr std::uint64_t kCasesMin = 8;           // of each, however slow the machine is
 
 void expect_traffic(const World& world, const PublicationOutcome& outcome) {
   std::int64_t network = 0;
@@ -65,7 +66,8 @@ void run_cases(Spread spread) {
       static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());
   const auto end = std::chrono::steady_clock::now() + kSpan;
   std::uint64_t cases = 0;
-  while (std::chrono::steady_clock::now() < end && !::testing::Test::HasFailure())
+  while ((cases < kCasesMin || std::chrono::steady_clock::now() < end) &&
+         !::testing::Test::HasFailure())
     run_case(seed + cases++, spread);
   std::printf("%llu cases from seed %llu\n", static_cast<unsigned long long>(cases),
               static_cast<unsigned long long>(seed));

@@ -144,7 +144,7 @@ class World {
   }
 
   result<PublicationOutcome> publish_as(const PublicationId& as, const Checks& checks = {},
-                                        Duration within = std::chrono::seconds(20)) {
+                                        Duration within = std::chrono::seconds(60)) {
     std::vector<std::unique_ptr<CallLink>> links;
     for (const auto& [rank, source] : sources)
       links.push_back(std::make_unique<CallLink>(

@@ -37,16 +37,16 @@ class FaultSweep : public ::testing::Test {
 
   PublishOptions next(std::int64_t version) {
     PublishOptions options = world_.next(version);
-    options.begin_within = 500ms;
+    options.begin_within = 800ms;
     options.receive_within = 2s;
-    options.commit_within = 500ms;
+    options.commit_within = 800ms;
     return options;
   }
-  /// Everybody gets a fresh version; a few attempts, as members that went on find their way back.
+  /// Everybody gets a fresh version; some attempts, as members that went on find their way back.
   void heal() {
     ++version_;
     std::string error = "not tried";
-    for (int attempt = 0; attempt < 4 && !error.empty(); ++attempt) {
+    for (int attempt = 0; attempt < 20 && !error.empty(); ++attempt) {
       if (attempt > 0) std::this_thread::sleep_for(500ms);
       try {
         world_.fill_sources(static_cast<std::uint64_t>(version_));
@@ -110,7 +110,7 @@ class FaultSweep : public ::testing::Test {
       const auto took = std::chrono::steady_clock::now() - start;
       disarm();
       EXPECT_TRUE(struck_);
-      EXPECT_LE(took, 5s);
+      EXPECT_LE(took, 10s);
       expect_one_version(victim, state, outcome);
       if (signal == SIGKILL)
         world_.restart(victim);

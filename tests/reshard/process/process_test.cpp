@@ -120,7 +120,7 @@ TEST_F(Fault, AStoppedSourceEndsThePublicationAtItsDeadline) {
   EXPECT_EQ(outcome.error().code, ErrorCode::kDeadline);
   EXPECT_NE(outcome.error().message.find("source rank 0"), std::string::npos)
       << outcome.error().to_string();
-  EXPECT_LE(took, 4s);
+  EXPECT_LE(took, 10s);
   expect_old({Side::kSource, 0});
 }
 
@@ -130,14 +130,14 @@ TEST_F(Fault, AMemberStoppedAtAnyTimeLeavesTheOldVersion) {
   const Member victim = victims[rng.below(2)];
   const auto [outcome, took] =
       publish_with(victim, SIGSTOP, std::chrono::microseconds(rng.below(30'000)));
-  EXPECT_LE(took, 5s);
+  EXPECT_LE(took, 10s);
   if (outcome) return;
   SCOPED_TRACE(outcome.error().to_string());
   if (outcome.error().message.find("targets serve it") == std::string::npos) expect_old(victim);
   // Once it goes on, a new attempt goes well.
   world_.links.at(victim)->child().signal(SIGCONT);
   std::optional<result<PublicationOutcome>> again;
-  for (int attempt = 0; attempt < 3 && (!again || !again->has_value()); ++attempt) {
+  for (int attempt = 0; attempt < 20 && (!again || !again->has_value()); ++attempt) {
     std::this_thread::sleep_for(200ms);
     again = world_.publish(world_.next(3));
   }

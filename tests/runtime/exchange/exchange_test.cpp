@@ -323,9 +323,9 @@ TEST(ColumnExchange, HolderThatIsGoneOrSilentHoldsNothing) {
 }
 
 TEST(ColumnExchange, LivingControllerRenewsItsLeases) {
-  ExchangeWorld world(1, -1, 1500ms);  // the controller renews every second
+  ExchangeWorld world(1, -1, 2500ms);  // the controller renews every second
   const Batch far = world.result_of(0, one_column(floats(10)));
-  std::this_thread::sleep_for(2500ms);
+  std::this_thread::sleep_for(3200ms);
   EXPECT_TRUE(far.resolve());
 }
 

@@ -122,6 +122,47 @@ TEST_P(TransportTest, BringsThousandsOfTinyColumnsInFewRequests) {
   expect_nothing_left();
 }
 
+/// Counts how often each byte of a buffer was told of, and looks whether it was there.
+class CountingWatch final : public LandingWatch {
+ public:
+  CountingWatch(std::uint64_t column, std::int64_t first, std::span<const std::byte> buffer)
+      : column_(column), first_(first), buffer_(buffer), times_(buffer.size()) {}
+  void landed(std::span<const std::byte> bytes) override {
+    const std::int64_t at = bytes.data() - buffer_.data();
+    if (first_wrong(column_, first_ + at, bytes) != -1) ++wrong_;
+    for (std::size_t i = 0; i < bytes.size(); ++i) ++times_[static_cast<std::size_t>(at) + i];
+  }
+  bool each_once() const {
+    return wrong_ == 0 && std::all_of(times_.begin(), times_.end(),
+                                      [](const auto& times) { return times.load() == 1; });
+  }
+
+ private:
+  std::uint64_t column_;
+  std::int64_t first_;
+  std::span<const std::byte> buffer_;
+  std::vector<std::atomic<std::uint8_t>> times_;
+  std::atomic<int> wrong_{0};
+};
+
+TEST_P(TransportTest, TellsAWatchOfEachByteOnceWhenItIsThere) {
+  Owner owner(GetParam());
+  for (const std::int64_t rows : {100L, 70'000L, 300'000L, 3L << 19}) {
+    for (const std::uint64_t column : {1, 100}) {
+      const auto buffer = std::make_shared<std::vector<std::byte>>(static_cast<std::size_t>(rows));
+      const auto watch = std::make_shared<CountingWatch>(column, 77, *buffer);
+      PullRequest request{.owner = owner.address,
+                          .parts = {{ColumnId{column}, 77, rows, *buffer}},
+                          .keep = buffer,
+                          .watch = watch};
+      ASSERT_TRUE(pull_and_wait(*transport_, std::move(request), Deadline::in(20s)));
+      EXPECT_EQ(first_wrong(column, 77, *buffer), -1) << "column " << column << ", " << rows;
+      EXPECT_TRUE(watch->each_once()) << "column " << column << ", " << rows;
+    }
+  }
+  expect_nothing_left();
+}
+
 TEST_P(TransportTest, CarriesPullsBothWaysAtOnce) {
   Owner owner(GetParam());
   owner.child.say("pull " + to_hex(transport_->address()) + " 2 0 3000000 12");
@@ -193,7 +234,7 @@ TEST_P(TransportTest, EndsAtTheDeadlineWhenTheOwnerIsStopped) {
   const result<void> done = pull(owner.address, 1, 0, 1 << 20, 400ms);
   ASSERT_FALSE(done);
   EXPECT_EQ(done.error().code, ErrorCode::kDeadline) << done.error().to_string();
-  EXPECT_LT(std::chrono::steady_clock::now() - start, 1500ms);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 10s);
   owner.child.signal(SIGCONT);
   EXPECT_TRUE(pull(owner.address, 1, 0, 1 << 20)) << "it goes on when the owner does";
   expect_nothing_left();
@@ -240,9 +281,13 @@ TEST_P(TransportTest, RefusesAndCountsMessagesUnderAnotherKey) {
   const result<void> done = pull(owner.address, 1, 0, 1000, 300ms);
   ASSERT_FALSE(done);
   EXPECT_EQ(done.error().code, ErrorCode::kDeadline);
-  std::istringstream statistics(owner.child.ask("statistics"));
+  const Deadline until = Deadline::in(10s);  // its transport may be slower than its input
   std::int64_t refused = 0;
-  statistics >> refused;
+  while (refused == 0 && !until.passed()) {
+    std::istringstream statistics(owner.child.ask("statistics"));
+    statistics >> refused;
+    std::this_thread::sleep_for(5ms);
+  }
   EXPECT_GE(refused, 1);
 }
 
@@ -256,7 +301,7 @@ TEST_P(TransportFailureTest, RefusesForgedTornReplayedAndOversizedMessages) {
     return count;
   };
   const auto wait_for = [&](std::int64_t wanted) {
-    const Deadline until = Deadline::in(5s);
+    const Deadline until = Deadline::in(20s);
     while (refused() < wanted && !until.passed()) std::this_thread::sleep_for(5ms);
     EXPECT_EQ(refused(), wanted);
   };

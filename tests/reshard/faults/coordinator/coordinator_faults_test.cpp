@@ -32,7 +32,7 @@ void CoordinatorSweep::sweep_all(int signal) {
       if (state == State::kBegin && reply.kind == ReplyKind::kReady) strike();
       if (state == State::kVerified && reply.kind == ReplyKind::kVerified) strike();
     };
-    for (int i = 0; i < 20 && !struck_; ++i) relay.run(200ms);  // it may be silent for a while
+    for (int i = 0; i < 50 && !struck_; ++i) relay.run(200ms);  // it may be silent for a while
     relay.run(400ms);
     EXPECT_TRUE(struck_);
     // Members finish what they were told; nobody ever serves anything in between.
