@@ -66,7 +66,7 @@ class PublicationTest : public DeviceTest {
     world_->expect_published(version);
   }
   /// Publishes version 2 under faults: it must fail in time, and change nothing that serves.
-  Error publish_badly(Duration within = std::chrono::milliseconds(1500)) {
+  Error publish_badly(Duration within = std::chrono::seconds(10)) {
     const auto before = world_->all_active();
     const auto began = Clock::now();
     world_->fill_source(2);
@@ -200,7 +200,7 @@ TEST_F(PublicationTest, AHundredInARowKeepAddressesAndMemory) {
 }
 
 TEST_F(PublicationTest, AGroupThatHangsAnywhereEndsWithTheOldVersion) {
-  make({.round_within = std::chrono::milliseconds(100)});
+  make({.round_within = std::chrono::milliseconds(500)});  // of healthy rounds too
   publish_well(1);
   at_each_place([&](std::int32_t rank, int group) {
     desk().inject(Fault::kGroupHangs, rank, group, 0);
