@@ -129,9 +129,10 @@ Words keys_of(const Options& options, const std::string& mode, std::uint64_t see
   if (mode == "sync") {
     words.emplace_back("trainer.n_gpus_per_node=2");
   } else {
-    words.insert(words.end(),
-                 {"trainer.n_gpus_per_node=1", "trainer.rollout_devices=1",
-                  "trainer.evaluation_devices=1", "async.staleness=2", "async.groups_per_part=8"});
+    words.insert(words.end(), {"trainer.n_gpus_per_node=1", "trainer.rollout_devices=1",
+                               "trainer.evaluation_devices=1",
+                               mode == "one_step_off" ? "async.staleness=1" : "async.staleness=2",
+                               "async.groups_per_part=8"});
   }
   return words;
 }
@@ -226,7 +227,8 @@ result<double> compare(const std::filesystem::path& folder, const Options& optio
     const double ratio = took ? *took / base : std::numeric_limits<double>::infinity();
     if (mode == "async" || mode == "pipelined") worst = std::max(worst, ratio);
     std::string ages;
-    for (const auto& [age, groups] : run.ages) ages += fmt::format(" {}:{:.0f}", age, groups);
+    for (const auto& [age, groups] : run.ages)
+      if (groups > 0) ages += fmt::format(" {}:{:.0f}", age, groups);
     fmt::print("{:<13}{:>9.1f}{:>12}{:>8.2f}{:>8.3f}{:>9.3f}{:>12.0f}%{:>12.0f}%{:>9.0f} {}\n",
                mode, run.seconds, took ? fmt::format("{:.1f}", *took) : "never", ratio,
                run.scores.front().second, run.scores.back().second, 100 * run.trainer_idle,
