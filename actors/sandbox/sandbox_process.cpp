@@ -210,6 +210,8 @@ const Notices& SandboxProcess::hear() {
     NoticeRecord record{};
     const ssize_t size = ::recv(control_.value(), &record, sizeof(record), MSG_DONTWAIT);
     if (size < 0 && (errno == EAGAIN || errno == EINTR)) break;
+    // Told once, before what is still queued, of a helper that ended with a budget unread.
+    if (size < 0 && errno == ECONNRESET) continue;
     if (size != static_cast<ssize_t>(sizeof(record))) {
       notices_.closed = true;
       break;

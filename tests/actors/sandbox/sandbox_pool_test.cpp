@@ -162,8 +162,8 @@ TEST(SandboxPool, AProcessThatClosesItsInputAnswersWhatItHasReadAndOthersGoElsew
   const auto pool = open_pool(python_options(R"(
 import os, sys
 line = os.read(0, 2).decode()
-print(line.strip(), flush=True)
 os.close(0)
+print(line.strip(), flush=True)
 import time
 time.sleep(1000)
 )"));
