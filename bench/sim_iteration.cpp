@@ -69,16 +69,7 @@ std::optional<Cost> measure(const SimJob& job, int iterations) {
   actors::AdvantageStepOptions options;
   options.estimator = *actors::default_advantages().find("grpo");
   actors::AdvantageStep advantage(options);
-  actors::Cast<SimWorld> cast{.world = **world,
-                              .rollout = (*world)->rollout(),
-                              .reward = (*world)->reward(),
-                              .policy = (*world)->policy(),
-                              .reference = (*world)->reference(),
-                              .critic = (*world)->critic(),
-                              .weights = (*world)->weights(),
-                              .advantage = advantage,
-                              .sampling = {},
-                              .group_size = job.group_size};
+  actors::Cast<SimWorld> cast = cast_of(**world, advantage);
   begin = Steady::now();
   for (int step = 1; step <= iterations; ++step) {
     auto done =

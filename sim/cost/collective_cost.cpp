@@ -76,9 +76,4 @@ double Fabric::all_to_all(int ranks, double bytes_a_rank, int stride) const {
          std::max(abroad * bytes_a_rank / nic.rate, (1 - abroad) * bytes_a_rank / inside_.rate);
 }
 
-double Fabric::send(double bytes, bool same_domain, int sharing) const {
-  const Link link = same_domain ? inside_ : across(sharing);
-  return link.latency_s + bytes / link.rate;
-}
-
 }  // namespace troupe::sim

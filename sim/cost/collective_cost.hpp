@@ -44,7 +44,6 @@ class Fabric {
   double all_reduce(int ranks, double bytes, int stride = 1) const;
   double gather(int ranks, double bytes, int stride = 1) const;
   double all_to_all(int ranks, double bytes_a_rank, int stride = 1) const;
-  double send(double bytes, bool same_domain, int sharing) const;
 
   /// Ranks of such a group in one domain.
   int ranks_inside(int ranks, int stride) const;

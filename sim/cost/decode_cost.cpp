@@ -1,12 +1,12 @@
 #include "sim/cost/decode_cost.hpp"
 
+#include "sim/cost/nearest.hpp"
+
 #include <algorithm>
 #include <cmath>
 
 namespace troupe::sim {
 namespace {
-
-constexpr std::int64_t kBlockTokens = 16;
 
 /// Devices that share one copy of a KV head: heads beyond the model's own are replicated; latent
 /// caches are whole on every device.
@@ -21,14 +21,6 @@ bool divides(const reshard::ModelShape& shape, int tp) {
          (shape.expert.experts == 0 || shape.expert.intermediate % tp == 0);
 }
 
-int nearest_tp(const reshard::ModelShape& shape, int wanted) {
-  for (int step = 1; step < 4096; ++step) {
-    if (wanted > step && divides(shape, wanted - step)) return wanted - step;
-    if (divides(shape, wanted + step)) return wanted + step;
-  }
-  return 1;
-}
-
 }  // namespace
 
 result<DecodeCost> DecodeCost::create(const ModelSpec& model, const DeviceSpec& device,
@@ -40,7 +32,9 @@ result<DecodeCost> DecodeCost::create(const ModelSpec& model, const DeviceSpec& 
                 "model {}: tensor parallelism {} does not divide its {} heads, {} kv heads and mlp "
                 "width {}; the nearest that does is {}",
                 model.name, layout.tp, model.shape.heads, model.shape.kv_heads,
-                model.shape.intermediate, nearest_tp(model.shape, std::max(1, layout.tp)));
+                model.shape.intermediate,
+                nearest_that_fits(std::max(1, layout.tp), 4095,
+                                  [&](int tp) { return divides(model.shape, tp); }));
   if (!(layout.weight_bytes > 0) || !(layout.kv_bytes > 0))
     return fail(ErrorCode::kInvalidArgument,
                 "model {}: {} bytes a weight and {} a KV element, wanted positive numbers",
@@ -121,8 +115,8 @@ result<std::int64_t> DecodeCost::kv_tokens() const {
     return room * (1 - constants_[Constant::kKvFragmentation]) / token_bytes;
   };
   const double tokens = room_at(layout_.tp, kv_token_bytes_);
-  if (tokens >= kBlockTokens)
-    return static_cast<std::int64_t>(tokens) / kBlockTokens * kBlockTokens;
+  if (tokens >= kKvBlockTokens)
+    return static_cast<std::int64_t>(tokens) / kKvBlockTokens * kKvBlockTokens;
   int least = layout_.tp + 1;
   while (least < 1024 && (!divides(model_.shape, least) || room_at(least, 1) < 1)) ++least;
   return fail(

@@ -21,6 +21,9 @@
 
 namespace troupe::sim {
 
+/// Tokens of KV that are allocated at a time.
+inline constexpr std::int64_t kKvBlockTokens = 16;
+
 /// How one engine is cut, and how it runs.
 struct EngineLayout {
   int tp = 1;
@@ -48,7 +51,7 @@ class DecodeCost {
   /// Prefill of prompts with `tokens` = Σ p and `squares` = Σ p².
   double prefill_s(double tokens, double squares) const;
 
-  /// Tokens that the KV pool holds, in blocks of 16; kResourceExhausted with the least tensor
+  /// Tokens that the KV pool holds, in whole blocks; kResourceExhausted with the least tensor
   /// parallelism that fits when the weights leave no room.
   result<std::int64_t> kv_tokens() const;
   /// Bytes of the weights on one device.

@@ -1,5 +1,7 @@
 #include "sim/cost/train_cost.hpp"
 
+#include "sim/cost/nearest.hpp"
+
 #include <algorithm>
 #include <cmath>
 
@@ -11,11 +13,8 @@ namespace {
 constexpr double kAdamTraffic = 16 + 14;
 
 std::int64_t nearest_divisor(std::int64_t number, std::int64_t wanted) {
-  for (std::int64_t step = 1; step <= number; ++step) {
-    if (wanted > step && number % (wanted - step) == 0) return wanted - step;
-    if (number % (wanted + step) == 0) return wanted + step;
-  }
-  return 1;
+  return nearest_that_fits(wanted, number,
+                           [number](std::int64_t other) { return number % other == 0; });
 }
 
 }  // namespace

@@ -95,8 +95,6 @@ class EventQueue {
 
   std::size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
-  /// Events scheduled so far.
-  std::uint64_t scheduled() const { return sequence_; }
 
  private:
   static constexpr int kClassBits = 3;

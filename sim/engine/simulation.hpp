@@ -92,7 +92,6 @@ class Simulation {
   }
 
   std::uint64_t events() const { return events_; }
-  std::size_t events_pending() const { return queue_.size(); }
 
  private:
   template <class Over>

@@ -1,6 +1,7 @@
 #include "sim/network/shared_links.hpp"
 
 #include "runtime/base/check.hpp"
+#include "sim/engine/duration.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -10,10 +11,6 @@
 
 namespace troupe::sim {
 namespace {
-
-Duration to_duration(double span_s) {
-  return Duration(static_cast<std::int64_t>(std::llround(span_s * 1e9)));
-}
 
 result<void> check_rate(const std::string& name, double rate) {
   if (rate > 0 && std::isfinite(rate)) return {};

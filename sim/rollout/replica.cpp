@@ -1,20 +1,12 @@
 #include "sim/rollout/replica.hpp"
 
 #include "runtime/base/check.hpp"
+#include "sim/engine/duration.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 namespace troupe::sim {
-namespace {
-
-Duration to_duration(double span_s) {
-  return Duration(static_cast<std::int64_t>(std::llround(span_s * 1e9)));
-}
-
-}  // namespace
-
 result<std::unique_ptr<Replica>> Replica::create(const DecodeCost& cost, ReplicaOptions options,
                                                  ReplicaListener& listener) {
   if (options.sequences_max < 1 || options.kv_tokens < 0 || !(options.watermark >= 0) ||
@@ -27,7 +19,7 @@ result<std::unique_ptr<Replica>> Replica::create(const DecodeCost& cost, Replica
   if (tokens == 0) {
     TROUPE_TRY(tokens, cost.kv_tokens());
   }
-  return std::unique_ptr<Replica>(new Replica(cost, options, listener, tokens / kBlock));
+  return std::unique_ptr<Replica>(new Replica(cost, options, listener, tokens / kKvBlockTokens));
 }
 
 result<void> Replica::submit(Simulation& simulation, const SimSequence& sequence) {
@@ -37,7 +29,7 @@ result<void> Replica::submit(Simulation& simulation, const SimSequence& sequence
   if (blocks(sequence.prompt) + blocks(sequence.length) > pool_blocks_)
     return fail(ErrorCode::kResourceExhausted,
                 "replica: sequence {} needs {} + {} tokens of KV, the pool has {}", sequence.id,
-                sequence.prompt, sequence.length, pool_blocks_ * kBlock);
+                sequence.prompt, sequence.length, pool_blocks_ * kKvBlockTokens);
   waiting_.push_back(sequence);
   if (paused_ || in_event_) return {};
   if (stretch_.steps == 0) {
@@ -166,7 +158,7 @@ void Replica::advance_by(std::int64_t steps) {
   cached_tokens_ += grown;
   statistics_.tokens += grown;
   stretch_.done += steps;
-  statistics_.kv_tokens_peak = std::max(statistics_.kv_tokens_peak, used_after(0) * kBlock);
+  statistics_.kv_tokens_peak = std::max(statistics_.kv_tokens_peak, used_after(0) * kKvBlockTokens);
 }
 
 /// Brings what runs up to now and lets the stretch end with the step under way.

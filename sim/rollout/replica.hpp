@@ -85,12 +85,10 @@ class Replica : public Process {
 
   std::int64_t running() const { return static_cast<std::int64_t>(running_.size()); }
   std::int64_t waiting() const { return static_cast<std::int64_t>(waiting_.size()); }
-  std::int64_t kv_tokens_max() const { return pool_blocks_ * kBlock; }
   /// Up to the last event.
   const ReplicaStatistics& statistics() const { return statistics_; }
 
  private:
-  static constexpr std::int64_t kBlock = 16;
   struct Running {
     SimSequence sequence;
     std::int64_t own_tokens = 0;  ///< of KV that it does not share
@@ -108,7 +106,9 @@ class Replica : public Process {
   Replica(const DecodeCost& cost, const ReplicaOptions& options, ReplicaListener& listener,
           std::int64_t pool_blocks)
       : cost_(cost), options_(options), listener_(listener), pool_blocks_(pool_blocks) {}
-  static std::int64_t blocks(std::int64_t tokens) { return (tokens + kBlock - 1) / kBlock; }
+  static std::int64_t blocks(std::int64_t tokens) {
+    return (tokens + kKvBlockTokens - 1) / kKvBlockTokens;
+  }
   std::int64_t used_after(std::int64_t steps) const;
   std::int64_t steps_in_pool(std::int64_t most) const;
   TimePoint end_of_step(std::int64_t step) const;

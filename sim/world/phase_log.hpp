@@ -26,7 +26,6 @@ class PhaseLog {
  public:
   void add(PhaseSpan span) { spans_.push_back(std::move(span)); }
   const std::vector<PhaseSpan>& spans() const { return spans_; }
-  void clear() { spans_.clear(); }
 
   /// Share of device time of `pool` (of `devices`) between `begin` and `end` in which no span lies.
   double idle_share(std::size_t pool, int devices, TimePoint begin, TimePoint end) const;

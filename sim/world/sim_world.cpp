@@ -4,6 +4,7 @@
 #include "actors/loops/columns.hpp"
 #include "runtime/base/rng.hpp"
 #include "runtime/task/executor.hpp"
+#include "sim/engine/duration.hpp"
 #include "sim/engine/random.hpp"
 
 #include <algorithm>
@@ -21,10 +22,6 @@ using runtime::task;
 using runtime::value_or_throw;
 
 namespace {
-
-Duration to_duration(double span_s) {
-  return Duration(static_cast<std::int64_t>(std::llround(span_s * 1e9)));
-}
 
 template <class T>
 Column one_each(std::int64_t rows, T value) {
@@ -110,6 +107,8 @@ result<void> SimWorld::build() {
     TROUPE_TRY(auto replica, Replica::create(*decode_, job_.rollout.engine, *this));
     replicas_.push_back(std::move(replica));
   }
+  TROUPE_TRY(prompt_lengths_, LengthModel::create(job_.prompt_lengths));
+  TROUPE_TRY(answer_lengths_, LengthModel::create(job_.answer_lengths));
   TROUPE_TRY_VOID(add_links());
   TROUPE_TRY(traffic_, weight_traffic(job_));
   return {};
@@ -178,13 +177,12 @@ std::vector<ReplicaStatistics> SimWorld::replica_statistics() const {
 }
 
 Batch SimWorld::prompts_of(std::int64_t step) const {
-  const LengthModel lengths = value_or_throw(LengthModel::create(job_.prompt_lengths));
   std::vector<std::int64_t> ids;
   std::vector<std::int64_t> tokens;
   for (std::int64_t i = 0; i < job_.prompts_per_step; ++i) {
     ids.push_back((step - 1) * job_.prompts_per_step + i);
-    tokens.push_back(
-        lengths.draw(mix_seed(job_.seed, 1), 0, static_cast<std::uint64_t>(ids.back()), 0));
+    tokens.push_back(prompt_lengths_->draw(mix_seed(job_.seed, 1), 0,
+                                           static_cast<std::uint64_t>(ids.back()), 0));
   }
   Batch batch;
   const auto set = [&batch](std::string_view name, Column column) {
@@ -201,7 +199,7 @@ Batch SimWorld::prompts_of(std::int64_t step) const {
 task<Batch> SimWorld::Rollout::generate(Batch prompts, actors::SamplingOptions) {
   SimWorld& world = world_;
   const TimePoint begin = world.clock().now();
-  const LengthModel lengths = value_or_throw(LengthModel::create(world.job_.answer_lengths));
+  const LengthModel& lengths = *world.answer_lengths_;
   const Column ids = value_or_throw(prompts.require(actors::column::kPromptIds));
   const Column indices = value_or_throw(prompts.require(actors::column::kSampleIndex));
   const Column prompt_tokens = value_or_throw(prompts.require(column::kPromptTokens));

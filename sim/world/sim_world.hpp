@@ -4,7 +4,7 @@
 //
 //   Simulation simulation;
 //   auto world = SimWorld::create(simulation, job);
-//   auto cast = …;  // as for real ranks
+//   auto cast = cast_of(*world, advantage);
 //   simulation.run_task(actors::synchronous_step(cast, prompts, 1));
 //
 // The loop programs are those of actors/loops, compiled as they are. A sample's token columns have
@@ -15,6 +15,7 @@
 // **Threads:** one.
 // **Invariants:** satisfies `actors::World`; the same job and seed give the same event log.
 
+#include "actors/loops/cast.hpp"
 #include "actors/loops/world.hpp"
 #include "sim/engine/simulation.hpp"
 #include "sim/network/shared_links.hpp"
@@ -147,6 +148,8 @@ class SimWorld : private ReplicaListener, private FlowListener {
 
   Simulation& simulation_;
   const SimJob job_;
+  std::optional<LengthModel> prompt_lengths_;
+  std::optional<LengthModel> answer_lengths_;
   std::optional<DecodeCost> decode_;
   std::vector<std::unique_ptr<Replica>> replicas_;
   SharedLinks links_;
@@ -169,5 +172,19 @@ class SimWorld : private ReplicaListener, private FlowListener {
   std::optional<Trained> critic_;
   Weights weights_;
 };
+
+/// The world's cast, as its job has it; `advantage` and the world outlive it.
+inline actors::Cast<SimWorld> cast_of(SimWorld& world, actors::AdvantageStep& advantage) {
+  return {.world = world,
+          .rollout = world.rollout(),
+          .reward = world.reward(),
+          .policy = world.policy(),
+          .reference = world.reference(),
+          .critic = world.critic(),
+          .weights = world.weights(),
+          .advantage = advantage,
+          .sampling = {},
+          .group_size = world.job().group_size};
+}
 
 }  // namespace troupe::sim

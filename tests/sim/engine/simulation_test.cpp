@@ -6,6 +6,7 @@
 #include "sim/engine/simulation.hpp"
 
 #include "runtime/task/executor.hpp"
+#include "sim/engine/duration.hpp"
 #include "sim/engine/random.hpp"
 
 #include <gtest/gtest.h>
@@ -21,10 +22,6 @@ namespace troupe::sim {
 namespace {
 
 using namespace std::chrono_literals;
-
-Duration from_seconds(double s) {
-  return Duration(static_cast<std::int64_t>(std::llround(s * 1e9)));
-}
 
 class Recorder : public Process {
  public:
@@ -149,16 +146,14 @@ class Station : public Process {
   Station(int servers, Draw gap, Draw service, std::uint64_t customers)
       : servers_(servers), gap_(std::move(gap)), service_(std::move(service)), left_(customers) {}
 
-  void start(Simulation& simulation) {
-    simulation.after(from_seconds(gap_(0)), *this, kArrival, 0);
-  }
+  void start(Simulation& simulation) { simulation.after(to_duration(gap_(0)), *this, kArrival, 0); }
   void on_event(Simulation& simulation, const Event& event) override {
     account(simulation.now());
     if (event.kind == kArrival) {
       arrived_.push_back(simulation.now());
       waiting_.push_back(event.argument);
       if (event.argument + 1 < left_)
-        simulation.after(from_seconds(gap_(event.argument + 1)), *this, kArrival,
+        simulation.after(to_duration(gap_(event.argument + 1)), *this, kArrival,
                          event.argument + 1);
     } else {
       --busy_;
@@ -170,7 +165,7 @@ class Station : public Process {
       waiting_.pop_front();
       ++busy_;
       wait_s += seconds(simulation.now() - arrived_[customer]);
-      simulation.after(from_seconds(service_(customer)), *this, kDone, customer,
+      simulation.after(to_duration(service_(customer)), *this, kDone, customer,
                        EventClass::kRelease);
     }
   }
@@ -259,15 +254,13 @@ class SharedServer : public Process {
   SharedServer(std::function<double(std::uint64_t)> gap, std::function<double(std::uint64_t)> work,
                std::uint64_t customers)
       : gap_(std::move(gap)), work_(std::move(work)), left_(customers) {}
-  void start(Simulation& simulation) {
-    simulation.after(from_seconds(gap_(0)), *this, kArrival, 0);
-  }
+  void start(Simulation& simulation) { simulation.after(to_duration(gap_(0)), *this, kArrival, 0); }
   void on_event(Simulation& simulation, const Event& event) override {
     progress(simulation.now());
     if (event.kind == kArrival) {
       present_.push_back({work_(event.argument), simulation.now()});
       if (event.argument + 1 < left_)
-        simulation.after(from_seconds(gap_(event.argument + 1)), *this, kArrival,
+        simulation.after(to_duration(gap_(event.argument + 1)), *this, kArrival,
                          event.argument + 1);
     } else {
       const auto least =
@@ -282,7 +275,7 @@ class SharedServer : public Process {
     double least = std::numeric_limits<double>::infinity();
     for (const Job& job : present_) least = std::min(least, job.left);
     const double span = std::max(0.0, least) * static_cast<double>(present_.size());
-    next_ = simulation.after(from_seconds(span), *this, kDone, 0, EventClass::kRelease);
+    next_ = simulation.after(to_duration(span), *this, kDone, 0, EventClass::kRelease);
   }
   std::string_view name_of(std::uint32_t) const override { return "shared"; }
   double response_s = 0;
@@ -351,7 +344,7 @@ class Workshop : public Process {
     while (idle_ > 0 && waiting_ > 0) {
       --idle_;
       --waiting_;
-      simulation.after(from_seconds(exponential({seed_, 2, Purpose::kRepair, draws_++})), *this,
+      simulation.after(to_duration(exponential({seed_, 2, Purpose::kRepair, draws_++})), *this,
                        kDone);
     }
   }
@@ -360,9 +353,8 @@ class Workshop : public Process {
 
  private:
   void break_later(Simulation& simulation) {
-    simulation.after(
-        from_seconds(exponential({seed_, 1, Purpose::kFailure, draws_++}) / fail_rate_), *this,
-        kArrival);
+    simulation.after(to_duration(exponential({seed_, 1, Purpose::kFailure, draws_++}) / fail_rate_),
+                     *this, kArrival);
   }
   const std::uint64_t seed_;
   int up_, idle_, waiting_ = 0;
@@ -389,7 +381,7 @@ TEST(Queues, MachineRepairHasTheAvailabilityOfTheMarkovChain) {
     Simulation simulation;
     Workshop shop(seed, machines, repairers, rate);
     shop.start(simulation);
-    ASSERT_TRUE(simulation.run_until(TimePoint(from_seconds(10'000))));
+    ASSERT_TRUE(simulation.run_until(TimePoint(to_duration(10'000))));
     measured.values.push_back(shop.up_s / 10'000);
   }
   measured.expect_holds(up / total, "machines up");

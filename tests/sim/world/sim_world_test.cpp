@@ -51,16 +51,7 @@ result<StepOutcome> run_step(const SimJob& job) {
   actors::AdvantageStepOptions advantage_options;
   TROUPE_TRY(advantage_options.estimator, actors::default_advantages().find("grpo"));
   actors::AdvantageStep advantage(advantage_options);
-  actors::Cast<SimWorld> cast{.world = *world,
-                              .rollout = world->rollout(),
-                              .reward = world->reward(),
-                              .policy = world->policy(),
-                              .reference = world->reference(),
-                              .critic = world->critic(),
-                              .weights = world->weights(),
-                              .advantage = advantage,
-                              .sampling = {},
-                              .group_size = job.group_size};
+  actors::Cast<SimWorld> cast = cast_of(*world, advantage);
   StepOutcome out;
   TROUPE_TRY(out.report,
              simulation.run_task(actors::synchronous_step(cast, world->prompts_of(1), 1)));
