@@ -27,12 +27,16 @@ runtime::task<void> publish(Cast<W>& cast, RolloutService<W>& rollout, StepRepor
   rollout.published(cast.weights.version());
 }
 
-/// One step on the next groups that are finished, while others generate; weights are updated in
-/// flight. `step` counts from 1. Empty: the data is over. Throws `Failure`.
+/// What samples under way do when new weights come.
+enum class AtPublication {
+  kGoOn,      ///< and have the new weights between two engine steps
+  kEndFirst,  ///< each sample is of one version
+};
+
+/// One step on the next groups that are finished, while others generate.
 template <World W>
-runtime::task<std::optional<StepReport>> asynchronous_step(Cast<W>& cast,
-                                                           RolloutService<W>& rollout,
-                                                           std::int64_t step) {
+runtime::task<std::optional<StepReport>> step_beside(Cast<W>& cast, RolloutService<W>& rollout,
+                                                     std::int64_t step, AtPublication samples) {
   StepReport report{.step = step, .metrics = {}};
   StepTimer timer(cast.world.clock(), report.metrics);
   const TimePoint begin = cast.world.clock().now();
@@ -40,28 +44,28 @@ runtime::task<std::optional<StepReport>> asynchronous_step(Cast<W>& cast,
   if (taken.groups.empty()) co_return std::nullopt;
   co_await learn(cast, std::move(taken.batch), taken.prompts, step, report, timer);
   runtime::value_or_throw(report.metrics.merge(rollout.end_step()));
+  if (samples == AtPublication::kEndFirst)
+    co_await timer.timed("wait_for_samples", rollout.quiesce());
   co_await publish(cast, rollout, report, timer);
   timer.add("step", begin);
   co_return report;
 }
 
-/// The same, but samples under way end before weights are published: each is of one version.
-/// With η = 1 the next batch generates while this one trains.
+/// Weights are updated in flight. `step` counts from 1. Empty: the data is over. Throws `Failure`.
+template <World W>
+runtime::task<std::optional<StepReport>> asynchronous_step(Cast<W>& cast,
+                                                           RolloutService<W>& rollout,
+                                                           std::int64_t step) {
+  return step_beside(cast, rollout, step, AtPublication::kGoOn);
+}
+
+/// The same, but samples under way end before weights are published. With η = 1 the next batch
+/// generates while this one trains.
 template <World W>
 runtime::task<std::optional<StepReport>> one_step_off_step(Cast<W>& cast,
                                                            RolloutService<W>& rollout,
                                                            std::int64_t step) {
-  StepReport report{.step = step, .metrics = {}};
-  StepTimer timer(cast.world.clock(), report.metrics);
-  const TimePoint begin = cast.world.clock().now();
-  StepGroups taken = co_await timer.timed("wait_for_batch", rollout.take_step());
-  if (taken.groups.empty()) co_return std::nullopt;
-  co_await learn(cast, std::move(taken.batch), taken.prompts, step, report, timer);
-  runtime::value_or_throw(report.metrics.merge(rollout.end_step()));
-  co_await timer.timed("wait_for_samples", rollout.quiesce());
-  co_await publish(cast, rollout, report, timer);
-  timer.add("step", begin);
-  co_return report;
+  return step_beside(cast, rollout, step, AtPublication::kEndFirst);
 }
 
 /// What a pipelined step cannot do part by part. kUnsupported names it.

@@ -202,7 +202,7 @@ result<void> RolloutService<W>::take_scores(const std::vector<ScoreJob>& jobs,
 /// does not take others along.
 template <World W>
 runtime::task<void> RolloutService<W>::score(std::vector<ScoreJob> jobs, std::int32_t call) {
-  Duration pause = options_.retry_after;
+  RetryPauses pauses(options_.retry_after);
   while (true) {
     std::vector<runtime::Batch> rows;
     for (const ScoreJob& job : jobs) rows.push_back(job.row);
@@ -222,8 +222,7 @@ runtime::task<void> RolloutService<W>::score(std::vector<ScoreJob> jobs, std::in
       co_return;
     }
     ++call;
-    co_await runtime::sleep_for(pause);
-    pause = std::min(pause * 2, options_.retry_after * 64);
+    co_await pauses.next();
   }
   const auto half = jobs.begin() + static_cast<std::ptrdiff_t>(jobs.size() / 2);
   std::vector<ScoreJob> rest(std::make_move_iterator(half), std::make_move_iterator(jobs.end()));
@@ -234,7 +233,7 @@ runtime::task<void> RolloutService<W>::score(std::vector<ScoreJob> jobs, std::in
 
 template <World W>
 runtime::task<void> RolloutService<W>::ask_turns(std::vector<EnvironmentJob> jobs) {
-  Duration pause = options_.retry_after;
+  RetryPauses pauses(options_.retry_after);
   for (std::int32_t call = 1;; ++call) {
     std::vector<EnvironmentTurn> turns;
     for (const EnvironmentJob& job : jobs) turns.push_back(job.turn);
@@ -254,8 +253,7 @@ runtime::task<void> RolloutService<W>::ask_turns(std::vector<EnvironmentJob> job
         book_.environment_failed(job.attempt, answers.error(), now());
       break;
     }
-    co_await runtime::sleep_for(pause);
-    pause = std::min(pause * 2, options_.retry_after * 64);
+    co_await pauses.next();
   }
   --turns_in_flight_;
   changed();

@@ -64,6 +64,19 @@ struct ServiceOptions {
   result<void> check() const;
 };
 
+/// Waits between calls of one question that fails: each twice the last, up to 64 times the first.
+class RetryPauses {
+ public:
+  explicit RetryPauses(Duration first) : next_(first), longest_(first * 64) {}
+  runtime::Sleep next() {
+    return runtime::sleep_for(std::exchange(next_, std::min(next_ * 2, longest_)));
+  }
+
+ private:
+  Duration next_;
+  const Duration longest_;
+};
+
 /// What a step, or a part of one, trains on. Empty: the data is over.
 struct StepGroups {
   runtime::Batch prompts{};  ///< one row a group

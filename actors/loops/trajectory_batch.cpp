@@ -1,8 +1,10 @@
 #include "actors/loops/trajectory_batch.hpp"
 
 #include "actors/loops/columns.hpp"
+#include "actors/loops/response_columns.hpp"
 #include "actors/loops/sample_numbering.hpp"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -31,39 +33,12 @@ result<void> renumber(std::span<const BatchGroup> groups, std::int64_t first_gro
 }  // namespace
 
 result<Batch> response_columns(std::span<const Trajectory> samples) {
-  std::vector<std::int32_t> tokens;
-  std::vector<std::uint8_t> mask;
-  std::vector<float> log_probs;
-  std::vector<float> processed;
-  std::vector<std::int64_t> versions;
-  std::vector<std::int64_t> lengths;
-  std::vector<std::string> reasons;
-  bool truncates = false;
-  const auto append = [](auto& to, const auto& from) {
-    to.insert(to.end(), from.begin(), from.end());
-  };
-  for (const Trajectory& one : samples) {
-    lengths.push_back(one.length());
-    append(tokens, one.tokens);
-    append(mask, one.mask);
-    append(log_probs, one.full_log_probs);
-    append(processed, one.log_probs);
-    for (const WeightVersion version : one.versions) versions.push_back(version.value);
-    reasons.emplace_back(stop_reason_name(one.reason));
-    truncates = truncates || one.sampling.has_truncation();
-  }
-  Batch out(static_cast<std::int64_t>(samples.size()));
-  const auto set = [&](std::string_view name, Column column) {
-    return out.set(std::string(name), std::move(column));
-  };
-  TROUPE_TRY_VOID(set(column::kResponses, Column::jagged(std::move(tokens), lengths)));
-  TROUPE_TRY_VOID(set(column::kResponseMask, Column::jagged(std::move(mask), lengths)));
-  TROUPE_TRY_VOID(set(column::kRolloutLogProbs, Column::jagged(std::move(log_probs), lengths)));
-  if (truncates)
-    TROUPE_TRY_VOID(set(column::kProcessedLogProbs, Column::jagged(std::move(processed), lengths)));
-  TROUPE_TRY_VOID(set(column::kVersions, Column::jagged(std::move(versions), lengths)));
-  TROUPE_TRY_VOID(set(column::kStopReason, Column::strings(reasons)));
-  return out;
+  const bool truncates = std::ranges::any_of(
+      samples, [](const Trajectory& one) { return one.sampling.has_truncation(); });
+  ResponseColumns columns(truncates);
+  for (const Trajectory& one : samples)
+    columns.add(one.tokens, one.mask, one.full_log_probs, one.log_probs, one.versions, one.reason);
+  return std::move(columns).batch();
 }
 
 result<Batch> sample_batch(std::span<const BatchGroup> groups, std::int64_t first_group) {

@@ -18,8 +18,6 @@ using ::testing::HasSubstr;
 
 const bool kQuiet = (log::set_up(log::Level::kOff), true);
 
-enum class Loop { kAsynchronous, kOneStepOff, kPipelined };
-
 struct RunOptions {
   HashOptions world{};
   LedgerOptions ledger{.groups_per_step = 3};
@@ -48,18 +46,8 @@ task<void> drive(Cast<HashWorld>& cast, RolloutService<HashWorld>& service,
                  const RunOptions& options, RunResult& out) {
   co_await service.start();
   for (std::int64_t step = 1; step <= options.steps; ++step) {
-    std::optional<StepReport> report;
-    switch (options.loop) {
-      case Loop::kAsynchronous:
-        report = co_await asynchronous_step(cast, service, step);
-        break;
-      case Loop::kOneStepOff:
-        report = co_await one_step_off_step(cast, service, step);
-        break;
-      case Loop::kPipelined:
-        report = co_await pipelined_step(cast, service, step, options.part);
-        break;
-    }
+    std::optional<StepReport> report =
+        co_await step_of(options.loop, cast, service, step, options.part);
     service.book().check_invariants();
     if (!report) break;
     out.reports.push_back(std::move(*report));

@@ -23,7 +23,6 @@ namespace {
 
 const bool kQuiet = (log::set_up(log::Level::kOff), true);
 
-enum class Loop { kAsynchronous, kOneStepOff, kPipelined };
 enum class Fault { kReplica, kReward, kEnvironment, kAttempt, kTrainer };
 
 struct Plan {
@@ -189,18 +188,8 @@ class Simulation {
   task<void> drive(Cast<HashWorld>& cast, RolloutService<HashWorld>& service, HashWorld& world) {
     co_await service.start();
     for (std::int64_t step = saved_.step + 1; step <= plan_.steps; ++step) {
-      std::optional<StepReport> report;
-      switch (plan_.loop) {
-        case Loop::kAsynchronous:
-          report = co_await asynchronous_step(cast, service, step);
-          break;
-        case Loop::kOneStepOff:
-          report = co_await one_step_off_step(cast, service, step);
-          break;
-        case Loop::kPipelined:
-          report = co_await pipelined_step(cast, service, step, plan_.part);
-          break;
-      }
+      std::optional<StepReport> report =
+          co_await step_of(plan_.loop, cast, service, step, plan_.part);
       check_step(service, world, step, report.has_value());
       if (::testing::Test::HasFatalFailure()) break;
       if (rng_.below(2) == 0) checkpoint(service, world, step);

@@ -22,6 +22,7 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -527,6 +528,17 @@ inline void check_tokens(const HashState& state, const Batch& batch, std::int64_
         hash_token(state.weights_of.at(versions[i]), seed, id, sample, prompt.size() + i, before);
     ASSERT_EQ(tokens[i], wanted.token) << "prompt " << id << " sample " << sample << " token " << i;
   }
+}
+
+enum class Loop { kAsynchronous, kOneStepOff, kPipelined };
+
+/// One step of a loop; `part`: groups that the pipelined one trains at a time.
+inline task<std::optional<StepReport>> step_of(Loop loop, Cast<HashWorld>& cast,
+                                               RolloutService<HashWorld>& service,
+                                               std::int64_t step, std::int64_t part) {
+  if (loop == Loop::kOneStepOff) return one_step_off_step(cast, service, step);
+  if (loop == Loop::kPipelined) return pipelined_step(cast, service, step, part);
+  return asynchronous_step(cast, service, step);
 }
 
 }  // namespace troupe::actors::testing
