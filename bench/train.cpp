@@ -5,6 +5,7 @@
 // With --check it ends non-zero when an update reaches less than kShareWanted of its bare GEMMs.
 #include "actors/model/weight_set.hpp"
 #include "actors/train/train_engine.hpp"
+#include "bench/bench_model.hpp"
 #include "runtime/base/rng.hpp"
 
 #include <fmt/format.h>
@@ -53,19 +54,7 @@ double timed(const Work& work) {
   return best;
 }
 
-ModelConfig model(const Setup& setup) {
-  ModelConfig config;
-  config.hidden_size = setup.hidden;
-  config.intermediate_size = setup.hidden * 3;
-  config.layer_count = setup.layers;
-  config.head_count = 4;
-  config.kv_head_count = 2;
-  config.head_dim = setup.hidden / 4;
-  config.vocab_size = 300;
-  config.positions_max = 4096;
-  config.tie_embeddings = true;
-  return config;
-}
+ModelConfig model(const Setup& setup) { return bench::small_model(setup.hidden, setup.layers); }
 
 /// Seconds that the matrix products of one forward pass over `tokens` tokens take, alone.
 double bare_forward(const ModelConfig& c, std::int64_t tokens, std::int64_t rows) {

@@ -9,6 +9,7 @@
 #include "actors/model/weight_set.hpp"
 #include "actors/train/train_engine.hpp"
 #include "actors/train/train_groups.hpp"
+#include "bench/bench_model.hpp"
 #include "runtime/base/rng.hpp"
 
 #include <fmt/format.h>
@@ -64,19 +65,7 @@ double seconds_of(clockid_t clock) {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-ModelConfig model(const Setup& setup) {
-  ModelConfig config;
-  config.hidden_size = setup.hidden;
-  config.intermediate_size = setup.hidden * 3;
-  config.layer_count = setup.layers;
-  config.head_count = 4;
-  config.kv_head_count = 2;
-  config.head_dim = setup.hidden / 4;
-  config.vocab_size = 300;
-  config.positions_max = 4096;
-  config.tie_embeddings = true;
-  return config;
-}
+ModelConfig model(const Setup& setup) { return bench::small_model(setup.hidden, setup.layers); }
 
 /// Some sequences and what an update reads of them.
 struct Rows {

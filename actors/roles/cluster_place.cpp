@@ -2,7 +2,6 @@
 #include "actors/roles/world_place.hpp"
 #include "runtime/group/cluster_job.hpp"
 
-#include <numeric>
 #include <utility>
 
 namespace troupe::actors {
@@ -16,31 +15,28 @@ class ClusterPlace final : public WorldPlace {
  public:
   ClusterPlace(ClusterPool pool, const WorldOptions& options)
       : pool_(std::move(pool)), options_(options) {
-    if (!pool_.bundles.empty()) return;
-    pool_.bundles.resize(static_cast<std::size_t>(world_devices(options_)));
-    std::iota(pool_.bundles.begin(), pool_.bundles.end(), 0);
+    if (pool_.bundles.empty()) pool_.bundles = devices_from(0, world_devices(options_));
   }
 
   result<WorkerGroup<PolicyWorker>> make_policy(const std::string& name,
                                                 const TrainedRole& role) override {
     TROUPE_TRY(Mesh mesh, train_mesh(role.engine.parallel, options_.devices));
-    return make<PolicyWorker>(name, group_options(name, std::move(mesh)),
-                              TrainSpec{role.source, role.engine}, trained_devices());
+    return make<PolicyWorker>(name, role_group(options_, name, std::move(mesh)),
+                              TrainSpec{role.source, role.engine},
+                              devices_from(0, options_.devices));
   }
   result<WorkerGroup<CriticWorker>> make_critic(const TrainedRole& role) override {
     TROUPE_TRY(Mesh mesh, train_mesh(role.engine.parallel, options_.devices));
-    return make<CriticWorker>(kCriticProgram, group_options("critic", std::move(mesh)),
-                              TrainSpec{role.source, role.engine}, trained_devices());
+    return make<CriticWorker>(kCriticProgram, role_group(options_, "critic", std::move(mesh)),
+                              TrainSpec{role.source, role.engine},
+                              devices_from(0, options_.devices));
   }
   result<WorkerGroup<RolloutWorker>> make_rollout(const GroupMaking& making,
                                                   const RolloutSeat& place) override {
     const auto ranks = static_cast<int>(place.devices.size());
     TROUPE_TRY(Mesh mesh, rollout_mesh(options_.rollout_tp, ranks));
-    runtime::GroupOptions group =
-        group_options(group_name(place.name, making.generation), std::move(mesh));
-    group.create_deadline = making.within;
     return make<RolloutWorker>(
-        kRolloutProgram, std::move(group),
+        kRolloutProgram, role_group(options_, place.name, std::move(mesh), making),
         RolloutSpec{options_.policy.source, options_.rollout, options_.rollout_delay},
         place.devices);
   }
@@ -61,20 +57,6 @@ class ClusterPlace final : public WorldPlace {
     for (std::size_t rank = 0; rank < static_cast<std::size_t>(ranks); ++rank)
       out.bundles.push_back(pool_.bundles[rank % pool_.bundles.size()]);
     return out;
-  }
-  runtime::GroupOptions group_options(const std::string& name, Mesh mesh) const {
-    runtime::GroupOptions group;
-    group.name = name;
-    group.mesh = std::move(mesh);
-    group.trace = options_.trace;
-    group.call_deadline = options_.call_deadline;
-    group.create_deadline = options_.create_deadline;
-    return group;
-  }
-  std::vector<int> trained_devices() const {
-    std::vector<int> devices(static_cast<std::size_t>(options_.devices));
-    std::iota(devices.begin(), devices.end(), 0);
-    return devices;
   }
   /// `devices`: of each rank.
   template <class W, class Spec>
@@ -97,11 +79,9 @@ result<WorkerGroup<RewardWorker>> ClusterPlace::make_reward(const GroupMaking& m
   const RewardSpec spec{options_.policy.source.tokenizer_folder, options_.reward_rule,
                         options_.reward_commands, options_.reward_report_failed};
   TROUPE_TRY(RemoteProgram wanted, program(kRewardProgram, spec, options_.reward_workers));
-  runtime::GroupOptions options = group_options(group_name("reward", making.generation),
-                                                Mesh::data_parallel(options_.reward_workers));
-  options.create_deadline = making.within;
-  options.collectives = false;
-  return WorkerGroup<RewardWorker>::create(*pool_.job, std::move(options), std::move(wanted));
+  return WorkerGroup<RewardWorker>::create(
+      *pool_.job, judge_group(options_, "reward", options_.reward_workers, making),
+      std::move(wanted));
 }
 
 result<WorkerGroup<EnvironmentWorker>> ClusterPlace::make_environment(int seat,
@@ -110,11 +90,9 @@ result<WorkerGroup<EnvironmentWorker>> ClusterPlace::make_environment(int seat,
                              options_.environment_commands};
   TROUPE_TRY(RemoteProgram wanted, program(kEnvironmentProgram, spec, 1));
   wanted.bundles = {pool_.bundles[static_cast<std::size_t>(seat) % pool_.bundles.size()]};
-  runtime::GroupOptions options = group_options(
-      group_name("environment-" + std::to_string(seat), making.generation), Mesh::data_parallel(1));
-  options.create_deadline = making.within;
-  options.collectives = false;
-  return WorkerGroup<EnvironmentWorker>::create(*pool_.job, std::move(options), std::move(wanted));
+  return WorkerGroup<EnvironmentWorker>::create(
+      *pool_.job, judge_group(options_, "environment-" + std::to_string(seat), 1, making),
+      std::move(wanted));
 }
 
 }  // namespace

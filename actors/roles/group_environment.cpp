@@ -71,13 +71,9 @@ void GroupEnvironment::begin_remaking(Seat& seat) {
   log::warn("environment rank {} is made anew ({} of {}): {}", seat.index, remakes_,
             options_.remakes_max, cause_ ? cause_->to_string() : std::string("it is gone"));
   const GroupMaking making{.generation = seat.generation, .within = options_.remake_within};
-  seat.making = seat.job.run<std::unique_ptr<Group>>(
-      [make = make_, index = seat.index, making,
-       predecessor = std::move(seat.group)]() mutable -> result<std::unique_ptr<Group>> {
-        predecessor.reset();
-        TROUPE_TRY(Group group, make(index, making));
-        return std::make_unique<Group>(std::move(group));
-      });
+  seat.making =
+      make_anew(seat.job, std::move(seat.group),
+                [make = make_, index = seat.index, making] { return make(index, making); });
 }
 
 task<void> GroupEnvironment::finish_remaking(Seat& seat) {

@@ -56,13 +56,8 @@ task<void> GroupReward::ensure_alive() {
   log::warn("the reward group is made anew ({} of {}): {}", remakes_, options_.remakes_max,
             cause_->to_string());
   const GroupMaking making{.generation = remakes_ + 1, .within = options_.remake_within};
-  auto making_it = job_.run<std::unique_ptr<Group>>(
-      [make = make_, making,
-       predecessor = std::move(group_)]() mutable -> result<std::unique_ptr<Group>> {
-        predecessor.reset();
-        TROUPE_TRY(Group group, make(making));
-        return std::make_unique<Group>(std::move(group));
-      });
+  auto making_it =
+      make_anew(job_, std::move(group_), [make = make_, making] { return make(making); });
   auto made = co_await settled(std::move(making_it));
   if (!made) {
     cause_ = std::move(made).error();

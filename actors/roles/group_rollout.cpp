@@ -46,13 +46,12 @@ std::vector<Piece> pieces_of(const Piece& whole, std::int64_t count) {
 task<Batch> GroupRollout::generate(Batch prompts, SamplingOptions sampling) {
   Batch needed = select_present(
       prompts, {column::kPrompts, column::kPromptIds, column::kGroup, column::kSampleIndex});
-  if (replicas_.options().survive) {
-    Batch generated = co_await generate_anywhere(std::move(needed), std::move(sampling));
-    value_or_throw(prompts.merge(generated));
-    co_return prompts;
-  }
-  Batch generated = co_await replicas_.group(0).call<&RolloutWorker::generate>(std::move(needed),
-                                                                               std::move(sampling));
+  Batch generated;
+  if (replicas_.options().survive)
+    generated = co_await generate_anywhere(std::move(needed), std::move(sampling));
+  else
+    generated = co_await replicas_.group(0).call<&RolloutWorker::generate>(std::move(needed),
+                                                                           std::move(sampling));
   value_or_throw(prompts.merge(generated));
   co_return prompts;
 }

@@ -2,7 +2,6 @@
 #include "actors/roles/world_place.hpp"
 
 #include <mutex>
-#include <numeric>
 #include <type_traits>
 #include <utility>
 
@@ -56,8 +55,8 @@ class LocalPlace final : public WorldPlace {
                                       const TrainWorkerOptions&>::value_type::element_type;
     TROUPE_TRY(Mesh mesh, train_mesh(role.engine.parallel, options_.devices));
     runtime::GroupOptions group =
-        group_options(name, std::move(mesh), trained_phases(role.model, role.engine),
-                      first_devices(options_.devices));
+        with_turns(role_group(options_, name, std::move(mesh)),
+                   trained_phases(role.model, role.engine), devices_from(0, options_.devices));
     return WorkerGroup<Worker>::create(system_, std::move(group), [&](WorkerContext& context) {
       return create(context, TrainWorkerOptions{.model = role.model,
                                                 .weights = role.weights,
@@ -66,19 +65,13 @@ class LocalPlace final : public WorldPlace {
                                                 .losses = &options_.losses});
     });
   }
-  static std::vector<int> first_devices(int count) {
-    std::vector<int> devices(static_cast<std::size_t>(count));
-    std::iota(devices.begin(), devices.end(), 0);
-    return devices;
-  }
   WeightSeat seat() const { return {.port = port_.get()}; }
   runtime::MemoryBook* memory_of(const WorkerContext& context) {
     return &devices_[static_cast<std::size_t>(context.rank().value)]->memory();
   }
-  runtime::GroupOptions plain_options(const std::string& name, Mesh mesh) const;
-  /// `devices`: of each rank.
-  runtime::GroupOptions group_options(const std::string& name, Mesh mesh, const PhaseNeeds& needs,
-                                      const std::vector<int>& devices);
+  /// The group with its turns on `devices`, those of each rank.
+  runtime::GroupOptions with_turns(runtime::GroupOptions group, const PhaseNeeds& needs,
+                                   const std::vector<int>& devices);
 
   runtime::ActorSystem& system_;
   const WorldOptions options_;
@@ -91,24 +84,12 @@ class LocalPlace final : public WorldPlace {
   std::unique_ptr<reshard::WeightPort> port_ = reshard::WeightPort::local();
 };
 
-runtime::GroupOptions LocalPlace::plain_options(const std::string& name, Mesh mesh) const {
-  runtime::GroupOptions group;
-  group.name = name;
-  group.mesh = std::move(mesh);
-  group.trace = options_.trace;
-  group.call_deadline = options_.call_deadline;
-  group.create_deadline = options_.create_deadline;
-  return group;
-}
-
-runtime::GroupOptions LocalPlace::group_options(const std::string& name, Mesh mesh,
-                                                const PhaseNeeds& needs,
-                                                const std::vector<int>& devices) {
-  runtime::GroupOptions group = plain_options(name, std::move(mesh));
+runtime::GroupOptions LocalPlace::with_turns(runtime::GroupOptions group, const PhaseNeeds& needs,
+                                             const std::vector<int>& devices) {
   const std::lock_guard lock(gates_mutex_);
   for (const int device : devices) {
     role_gates_.push_back(
-        std::make_unique<RoleGate>(*devices_[static_cast<std::size_t>(device)], name));
+        std::make_unique<RoleGate>(*devices_[static_cast<std::size_t>(device)], group.name));
     for (const auto& [phase, need] : needs)
       role_gates_.back()->declare(phase, need.resident, need.scratch);
     group.lanes.push_back(role_gates_.back().get());
@@ -120,9 +101,8 @@ result<WorkerGroup<RolloutWorker>> LocalPlace::make_rollout(const GroupMaking& m
                                                             const RolloutSeat& place) {
   const auto ranks = static_cast<int>(place.devices.size());
   TROUPE_TRY(Mesh mesh, rollout_mesh(options_.rollout_tp, ranks));
-  runtime::GroupOptions group = group_options(group_name(place.name, making.generation),
-                                              std::move(mesh), rollout_phases(), place.devices);
-  group.create_deadline = making.within;
+  runtime::GroupOptions group = with_turns(
+      role_group(options_, place.name, std::move(mesh), making), rollout_phases(), place.devices);
   return WorkerGroup<RolloutWorker>::create(
       system_, std::move(group), [this, devices = place.devices](WorkerContext& context) {
         const int device = devices[static_cast<std::size_t>(context.rank().value)];
@@ -136,10 +116,7 @@ result<WorkerGroup<RolloutWorker>> LocalPlace::make_rollout(const GroupMaking& m
 }
 
 result<WorkerGroup<RewardWorker>> LocalPlace::make_reward(const GroupMaking& making) {
-  runtime::GroupOptions group = plain_options(group_name("reward", making.generation),
-                                              Mesh::data_parallel(options_.reward_workers));
-  group.create_deadline = making.within;
-  group.collectives = false;
+  runtime::GroupOptions group = judge_group(options_, "reward", options_.reward_workers, making);
   return WorkerGroup<RewardWorker>::create(
       system_, std::move(group), [this](WorkerContext& context) {
         return std::make_unique<RewardWorker>(
@@ -153,10 +130,7 @@ result<WorkerGroup<RewardWorker>> LocalPlace::make_reward(const GroupMaking& mak
 result<WorkerGroup<EnvironmentWorker>> LocalPlace::make_environment(int index,
                                                                     const GroupMaking& making) {
   runtime::GroupOptions group =
-      plain_options(group_name("environment-" + std::to_string(index), making.generation),
-                    Mesh::data_parallel(1));
-  group.create_deadline = making.within;
-  group.collectives = false;
+      judge_group(options_, "environment-" + std::to_string(index), 1, making);
   return WorkerGroup<EnvironmentWorker>::create(
       system_, std::move(group), [this](WorkerContext& context) {
         return EnvironmentWorker::create(context, tokenizer_, environments_, *options_.environment);

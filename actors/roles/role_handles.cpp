@@ -32,6 +32,11 @@ RowOrder row_order(const Batch& batch, int ranks, bool balance) {
   return identity;
 }
 
+/// The rows of `batch` so that `split(ranks)` shares them out evenly.
+Batch shared_out(const Batch& batch, int ranks, bool balance) {
+  return value_or_throw(batch.reorder(row_order(batch, ranks, balance).order));
+}
+
 /// The batch with a `sequence_id` column: the row's place in it, counted from `first_id`.
 Batch with_sequence_ids(Batch batch, std::int64_t first_id) {
   std::vector<std::int64_t> ids(static_cast<std::size_t>(batch.rows()));
@@ -54,10 +59,7 @@ std::vector<Batch> planned_minibatches(const Batch& batch, const MinibatchPlan& 
                                                 .shuffle = plan.shuffle,
                                                 .seed = mix_seed(plan.seed, stream),
                                                 .drop_last = false});
-  for (Batch& part : parts) {
-    const RowOrder rows = row_order(part, ranks, plan.balance);
-    part = value_or_throw(part.reorder(rows.order));
-  }
+  for (Batch& part : parts) part = shared_out(part, ranks, plan.balance);
   return parts;
 }
 
@@ -115,9 +117,8 @@ task<Metrics> GroupPolicy::update(Batch batch) {
 }
 
 task<Metrics> GroupPolicy::accumulate(Batch part) {
-  Batch needed = update_columns(part, rows_streamed_);
-  const RowOrder rows = row_order(needed, group_.mesh().data_parts(), plan_.balance);
-  needed = value_or_throw(needed.reorder(rows.order));
+  Batch needed =
+      shared_out(update_columns(part, rows_streamed_), group_.mesh().data_parts(), plan_.balance);
   PolicyUpdateSettings settings = update_settings(0, 0.0);
   Metrics metrics =
       co_await group_.call<&PolicyWorker::accumulate>(std::move(needed), std::move(settings));
@@ -161,9 +162,7 @@ task<Metrics> GroupCritic::update(Batch batch) {
 }
 
 task<Metrics> GroupCritic::accumulate(Batch part) {
-  Batch needed = value_columns(part);
-  const RowOrder rows = row_order(needed, group_.mesh().data_parts(), plan_.balance);
-  needed = value_or_throw(needed.reorder(rows.order));
+  Batch needed = shared_out(value_columns(part), group_.mesh().data_parts(), plan_.balance);
   Metrics metrics = co_await group_.call<&CriticWorker::accumulate>(std::move(needed), settings_);
   co_return metrics;
 }

@@ -28,9 +28,14 @@ result<Mesh> rollout_mesh(int tp, int devices) {
   return Mesh::create({{"dp", devices / tp}, {"tp", tp}});
 }
 
+std::vector<int> devices_from(int begin, int count) {
+  std::vector<int> found(static_cast<std::size_t>(count));
+  std::iota(found.begin(), found.end(), begin);
+  return found;
+}
+
 std::vector<int> rollout_devices(const ParallelOptions& policy, int tp, int devices) {
-  std::vector<int> found(static_cast<std::size_t>(devices));
-  std::iota(found.begin(), found.end(), 0);
+  std::vector<int> found = devices_from(0, devices);
   if (tp == 1 || policy.tp % tp != 0) return found;
   const reshard::HybridMesh mesh{.pp = policy.pp,
                                  .tp = policy.tp,
@@ -47,12 +52,6 @@ std::vector<int> rollout_devices(const ParallelOptions& policy, int tp, int devi
 }
 
 namespace {
-
-std::vector<int> devices_from(int begin, int count) {
-  std::vector<int> found(static_cast<std::size_t>(count));
-  std::iota(found.begin(), found.end(), begin);
-  return found;
-}
 
 /// An engine for every `tp` of `devices`.
 void seat_engines(const std::vector<int>& devices, int tp, bool lent,

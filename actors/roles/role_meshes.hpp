@@ -21,6 +21,8 @@ namespace troupe::actors {
 result<runtime::Mesh> train_mesh(const ParallelOptions& parallel, int devices);
 /// {dp, tp} over `devices`; kConfig naming both numbers when tp does not divide them.
 result<runtime::Mesh> rollout_mesh(int tp, int devices);
+/// [count] Devices from `begin` on.
+std::vector<int> devices_from(int begin, int count);
 /// [devices] The device of each rollout rank: the nested groups of reshard/nested_groups.hpp where
 /// rollout tp divides the policy's tp, so that what a device trains is a part of what it serves;
 /// else rank i on device i. Both meshes must have been made.

@@ -2,6 +2,7 @@
 
 #include "actors/data/prompt_loader.hpp"
 #include "actors/loops/columns.hpp"
+#include "actors/loops/response_columns.hpp"
 #include "actors/rollout/block_pool.hpp"
 #include "actors/rollout/model_share.hpp"
 #include "reshard/model_shape.hpp"
@@ -49,42 +50,16 @@ result<std::vector<GenerateRequest>> requests_of(const Batch& batch,
   return requests;
 }
 
-/// Columns of finished sequences, which come in row order. `processed`: also the log-probs of the
-/// distribution that was drawn from, where it is another one.
-result<Batch> batch_of(std::vector<GeneratedSequence> sequences, bool processed) {
-  std::vector<std::int32_t> tokens;
+/// Columns of finished sequences, which come in row order.
+result<Batch> batch_of(std::span<const GeneratedSequence> sequences, bool processed) {
+  ResponseColumns columns(processed);
   std::vector<std::uint8_t> mask;
-  std::vector<float> log_probs;
-  std::vector<float> drawn_log_probs;
-  std::vector<std::int64_t> versions;
-  std::vector<std::int64_t> lengths;
-  std::vector<std::string> reasons;
-  Batch out(static_cast<std::int64_t>(sequences.size()));
   for (const GeneratedSequence& sequence : sequences) {
-    lengths.push_back(static_cast<std::int64_t>(sequence.tokens.size()));
-    tokens.insert(tokens.end(), sequence.tokens.begin(), sequence.tokens.end());
-    log_probs.insert(log_probs.end(), sequence.full_log_probs.begin(),
-                     sequence.full_log_probs.end());
-    if (processed)
-      drawn_log_probs.insert(drawn_log_probs.end(), sequence.log_probs.begin(),
-                             sequence.log_probs.end());
-    for (const WeightVersion version : sequence.versions) versions.push_back(version.value);
-    mask.resize(tokens.size(), sequence.reason == StopReason::kFailed ? 0 : 1);
-    reasons.emplace_back(stop_reason_name(sequence.reason));
+    mask.assign(sequence.tokens.size(), sequence.reason == StopReason::kFailed ? 0 : 1);
+    columns.add(sequence.tokens, mask, sequence.full_log_probs, sequence.log_probs,
+                sequence.versions, sequence.reason);
   }
-  TROUPE_TRY_VOID(
-      out.set(std::string(column::kResponses), Column::jagged(std::move(tokens), lengths)));
-  TROUPE_TRY_VOID(
-      out.set(std::string(column::kResponseMask), Column::jagged(std::move(mask), lengths)));
-  TROUPE_TRY_VOID(out.set(std::string(column::kRolloutLogProbs),
-                          Column::jagged(std::move(log_probs), lengths)));
-  if (processed)
-    TROUPE_TRY_VOID(out.set(std::string(column::kProcessedLogProbs),
-                            Column::jagged(std::move(drawn_log_probs), lengths)));
-  TROUPE_TRY_VOID(
-      out.set(std::string(column::kVersions), Column::jagged(std::move(versions), lengths)));
-  TROUPE_TRY_VOID(out.set(std::string(column::kStopReason), Column::strings(reasons)));
-  return out;
+  return std::move(columns).batch();
 }
 
 /// A sequence that failed never trains; when all did, there is nothing to go on with.
@@ -171,10 +146,10 @@ result<Batch> RolloutWorker::generate(const Batch& prompts, const SamplingOption
   const TimePoint begin = clock_.now();
   const std::vector<Duration> declared = declared_times(delay_, requests);
   engine_->reset_stats();
-  TROUPE_TRY(std::vector<GeneratedSequence> sequences,
+  TROUPE_TRY(const std::vector<GeneratedSequence> sequences,
              engine_->generate(std::move(requests), context_.deadline()));
   TROUPE_TRY_VOID(check_failures(sequences, context_.rank()));
-  TROUPE_TRY(Batch out, batch_of(std::move(sequences), sampling.has_truncation()));
+  TROUPE_TRY(Batch out, batch_of(sequences, sampling.has_truncation()));
   add_rollout_stats(engine_->stats(), out.metrics());
   out.metrics().add("rollout/engine_s", engine_->stats().step_s, Reduction::kMax);
   if (!delay_.on()) return out;

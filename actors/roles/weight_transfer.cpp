@@ -1,5 +1,6 @@
 #include "actors/roles/weight_transfer.hpp"
 
+#include "actors/roles/role_meshes.hpp"
 #include "actors/roles/settled.hpp"
 #include "runtime/comm/transport.hpp"
 #include "runtime/task/failure.hpp"
@@ -48,12 +49,6 @@ class RosterMaker {
  private:
   std::map<std::string, std::int32_t> nodes_;
 };
-
-std::vector<int> numbers_to(int count) {
-  std::vector<int> numbers;
-  for (int i = 0; i < count; ++i) numbers.push_back(i);
-  return numbers;
-}
 
 /// What a group said, or every rank of it as lost, the one that the cause names first.
 std::vector<CoordinatorEvent> events_of(result<std::vector<Reply>> answer, Side side,
@@ -220,7 +215,7 @@ task<void> WeightTransfer::carry_out(Round& round, CoordinatorCore& core, const 
   std::vector<CoordinatorEvent> events;
   if (of_policy)
     events = events_of(co_await settled(*std::move(of_policy)), Side::kSource,
-                       numbers_to(policy_.size()));
+                       devices_from(0, policy_.size()));
   for (std::size_t i = 0; i < targets.size(); ++i) {
     if (!of_targets[i]) continue;
     auto answer = co_await settled(*std::move(of_targets[i]));

@@ -100,6 +100,16 @@ inline int world_devices(const WorldOptions& options) {
 /// Where the rollout groups of a world sit; see role_meshes.hpp.
 RolloutPool rollout_pool(const WorldOptions& options);
 
+/// A group of a world, without lanes.
+runtime::GroupOptions role_group(const WorldOptions& options, const std::string& name,
+                                 runtime::Mesh mesh);
+/// One that may take the place of a dead one.
+runtime::GroupOptions role_group(const WorldOptions& options, const std::string& name,
+                                 runtime::Mesh mesh, const GroupMaking& making);
+/// One of `ranks` that judge, each by itself.
+runtime::GroupOptions judge_group(const WorldOptions& options, const std::string& name, int ranks,
+                                  const GroupMaking& making);
+
 class WorldPlace {
  public:
   virtual ~WorldPlace() = default;

@@ -1,10 +1,12 @@
 #include "apps/training/async_keys.hpp"
 
+#include "actors/algorithm/advantage.hpp"
+#include "actors/train/streamed_update.hpp"
 #include "apps/training/cluster_run.hpp"
+#include "apps/training/config_seconds.hpp"
 #include "runtime/base/check.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 namespace troupe::apps {
@@ -204,12 +206,11 @@ result<void> check_pipelined(const Config& c) {
     return c.refuse(at + "shuffle", "contradicts {} = {}, which trains in issue order", kMode,
                     mode);
   const auto estimator = c.get<std::string>("algorithm.adv_estimator");
-  for (const char* whole : {"gae", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "gdpo"}) {
-    if (estimator == whole)
-      return c.refuse("algorithm.adv_estimator",
-                      "normalises over the whole step, {} = {} trains its groups one by one", kMode,
-                      mode);
-  }
+  // A program's own estimator is judged where its registry is at hand (check_streamed_update).
+  if (actors::default_advantages().find(estimator) && !actors::advantage_is_group_local(estimator))
+    return c.refuse("algorithm.adv_estimator",
+                    "normalises over the whole step, {} = {} trains its groups one by one", kMode,
+                    mode);
   if (c.get_optional<bool>("critic.enable").value_or(false))
     return c.refuse("critic.enable", "a critic learns from whole steps, {} = {} has none", kMode,
                     mode);
@@ -251,11 +252,6 @@ result<void> check_streaming(const Config& c) {
   TROUPE_TRY_VOID(check_estimator_of_loop(c));
   TROUPE_TRY_VOID(check_pipelined(c));
   return check_pools(c);
-}
-
-Duration seconds_of(const Config& config, const std::string& key) {
-  return std::chrono::duration_cast<Duration>(
-      std::chrono::duration<double>(config.get<double>(key)));
 }
 
 }  // namespace

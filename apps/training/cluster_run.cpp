@@ -1,6 +1,7 @@
 #include "apps/training/cluster_run.hpp"
 
 #include "apps/training/async_keys.hpp"
+#include "apps/training/config_seconds.hpp"
 #include "apps/training/train_settings.hpp"
 #include "placement/cluster_client.hpp"
 #include "runtime/group/cluster_job.hpp"
@@ -27,11 +28,6 @@ std::string job_name(const std::string& run) {
       c = '-';
   }
   return fmt::format("{}-{}", name, ::getpid());
-}
-
-Duration span_of(const Config& config, std::string_view key) {
-  return std::chrono::duration_cast<Duration>(
-      std::chrono::duration<double>(config.get<double>(key)));
 }
 
 /// The error of a library as one of the key that asked for it.
@@ -70,7 +66,7 @@ result<placement::GroupWish> wish(const Config& config, const std::string& name)
   wish.request.priority = config.get<int>("cluster.priority");
   // The run itself goes on from a checkpoint, on devices that it asks for anew.
   wish.terms.repair = placement::RepairPolicy::kFailGroup;
-  wish.terms.feasible_within = span_of(config, "cluster.join_wait_s");
+  wish.terms.feasible_within = seconds_of(config, "cluster.join_wait_s");
   return wish;
 }
 
@@ -106,8 +102,9 @@ result<std::unique_ptr<ClusterRun>> ClusterRun::open(runtime::ActorSystem& syste
   const std::string name = client.job;
   TROUPE_TRY(parts->client, placement::ClusterClient::open(system, std::move(client)));
   TROUPE_TRY(auto wanted, wish(config, name));
-  TROUPE_TRY(parts->pool, parts->client->create_pool(
-                              std::move(wanted), Deadline::in(span_of(config, "cluster.wait_s"))));
+  TROUPE_TRY(parts->pool,
+             parts->client->create_pool(std::move(wanted),
+                                        Deadline::in(seconds_of(config, "cluster.wait_s"))));
   runtime::ClusterJobOptions job;
   job.job = name;
   job.listen_host = parts->client->listen_host();

@@ -12,6 +12,12 @@ using runtime::Reduction;
 using runtime::task;
 using runtime::value_or_throw;
 
+std::map<std::string, double> values_of(const Metrics& metrics) {
+  std::map<std::string, double> values;
+  for (const auto& [name, entry] : metrics) values[name] = entry.value().value_or(0);
+  return values;
+}
+
 result<std::unique_ptr<EvaluationLane>> EvaluationLane::open(
     actors::GroupEvaluator& evaluator, actors::GroupReward& reward, const Clock& clock,
     EvaluationLaneOptions options, std::optional<std::int64_t> resumed,
@@ -50,8 +56,7 @@ task<void> EvaluationLane::evaluate(std::int64_t step, double wall) {
   Metrics found =
       co_await actors::validate<GroupWorld>(evaluator_.rollout(), reward_, options_.batches,
                                             options_.samples_per_prompt, options_.sampling);
-  Values values;
-  for (const auto& [name, entry] : found) values[name] = entry.value().value_or(0);
+  const Values values = values_of(found);
   found.add("evaluation/weight_version", static_cast<double>(evaluator_.version().value),
             Reduction::kLast);
   found.add("perf/wall_s", wall, Reduction::kLast);

@@ -39,6 +39,9 @@ struct EvaluationLaneOptions {
   actors::SamplingOptions sampling;
 };
 
+/// The value of each metric by its name; 0 of one that has none.
+std::map<std::string, double> values_of(const runtime::Metrics& metrics);
+
 class EvaluationLane {
  public:
   using Values = std::map<std::string, double>;

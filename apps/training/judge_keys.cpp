@@ -1,9 +1,9 @@
 #include "apps/training/judge_keys.hpp"
 
 #include "apps/training/async_keys.hpp"
+#include "apps/training/config_seconds.hpp"
 
 #include <charconv>
-#include <chrono>
 #include <filesystem>
 #include <string>
 #include <utility>
@@ -120,11 +120,6 @@ result<void> check_judges(const Config& c) {
                     "leaves no answer in data.max_response_length = {}, which holds all turns",
                     response);
   return {};
-}
-
-Duration seconds_of(const Config& config, const std::string& key) {
-  return std::chrono::duration_cast<Duration>(
-      std::chrono::duration<double>(config.get<double>(key)));
 }
 
 actors::SandboxOptions sandbox_options(const Config& config, const std::string& at,

@@ -1,10 +1,10 @@
 #include "apps/training/service_keys.hpp"
 
 #include "apps/training/async_keys.hpp"
+#include "apps/training/config_seconds.hpp"
 #include "apps/training/train_settings.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <string>
 
 namespace troupe::apps {
@@ -25,8 +25,7 @@ actors::ServiceOptions service_options(const Config& config, std::int64_t steps,
   service.score_within = std::min<Duration>(service.score_within, call_timeout(config));
   service.turn_within = std::min<Duration>(service.turn_within, call_timeout(config));
   service.advance_within = std::min<Duration>(service.advance_within, call_timeout(config));
-  service.no_progress_within = std::chrono::duration_cast<Duration>(
-      std::chrono::duration<double>(config.get<double>(at + "no_progress_s")));
+  service.no_progress_within = seconds_of(config, at + "no_progress_s");
   return service;
 }
 

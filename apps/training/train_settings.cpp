@@ -2,6 +2,7 @@
 
 #include "actors/algorithm/aggregation.hpp"
 #include "apps/training/async_keys.hpp"
+#include "apps/training/config_seconds.hpp"
 #include "apps/training/correction_keys.hpp"
 #include "apps/training/train_schema.hpp"
 #include "runtime/base/rng.hpp"
@@ -291,10 +292,7 @@ result<void> refuse_cluster(const Config& config, std::string_view command) {
   return {};
 }
 
-Duration call_timeout(const Config& config) {
-  return std::chrono::duration_cast<Duration>(
-      std::chrono::duration<double>(config.get<double>("trainer.call_timeout_s")));
-}
+Duration call_timeout(const Config& config) { return seconds_of(config, "trainer.call_timeout_s"); }
 
 std::uint64_t data_seed(const Config& config) {
   const auto own = config.get_optional<std::int64_t>("data.seed");

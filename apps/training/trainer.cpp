@@ -3,6 +3,7 @@
 #include "actors/loops/validation.hpp"
 #include "actors/roles/engine_checkpoint.hpp"
 #include "apps/training/async_keys.hpp"
+#include "apps/training/config_seconds.hpp"
 #include "apps/training/correction_keys.hpp"
 #include "apps/training/run_lock.hpp"
 #include "apps/training/service_keys.hpp"
@@ -13,7 +14,6 @@
 #include "runtime/task/executor.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <utility>
 #include <vector>
@@ -74,11 +74,8 @@ double Trainer::wall() const { return wall_before_ + seconds(clock_.now() - bega
 
 /// How long evaluations are waited for, at the end; a run that was told to stop does not.
 TimePoint Trainer::evaluation_until() const {
-  const auto patience = config_.get<double>("trainer.evaluation_wait_s");
   return clock_.now() +
-         (stopping_
-              ? Duration::zero()
-              : std::chrono::duration_cast<Duration>(std::chrono::duration<double>(patience)));
+         (stopping_ ? Duration::zero() : seconds_of(config_, "trainer.evaluation_wait_s"));
 }
 
 /// Held-out score of the weights as they are: on replicas of its own in the background, else now.
@@ -101,9 +98,7 @@ task<void> Trainer::validate(Metrics& metrics) {
   Metrics found = co_await actors::validate<GroupWorld>(
       world_->rollout(), world_->reward(), inputs_.validation->all(), samples,
       sampling_options(config_, *inputs_.policy, true));
-  std::map<std::string, double> values;
-  for (const auto& [name, entry] : found) values[name] = entry.value().value_or(0);
-  keep_validation(std::move(values));
+  keep_validation(values_of(found));
   value_or_throw(metrics.merge(found));
   metrics.add("timing_s/testing", seconds(clock_.now() - begin), Reduction::kSum);
 }

@@ -9,6 +9,7 @@
 #include "runtime/group/call_trace.hpp"
 #include "runtime/task/executor.hpp"
 #include "tests/support/tiny_model.hpp"
+#include "tests/support/tiny_world.hpp"
 #include "tests/support/world_steps.hpp"
 
 #include <gtest/gtest.h>
@@ -16,6 +17,7 @@
 #include <atomic>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,22 +28,10 @@ namespace troupe::testing {
 inline actors::WorldOptions streaming_options(const actors::ModelConfig& model,
                                               const actors::WeightSet& weights,
                                               const std::string& tokenizer_folder, int replicas) {
-  actors::WorldOptions options;
-  options.devices = 1;
+  actors::WorldOptions options = tiny_world_options(model, weights, tokenizer_folder, 1);
   options.rollout_devices_own = replicas;
   options.streaming = true;
-  options.reward_rule = "odd";
-  options.call_deadline = std::chrono::seconds(60);
-  options.create_deadline = std::chrono::seconds(60);
-  options.policy.model = model;
-  options.policy.weights = weights.tensors();
-  options.policy.source = {
-      .config = model.to_json(), .random = true, .seed = 1, .tokenizer_folder = tokenizer_folder};
-  options.policy.engine.micro_batch_tokens_max = 256;
-  options.policy.engine.optimizer.lr = 1e-2;
   options.policy.plan.rows = 64;
-  options.policy_update.loss = "vanilla";
-  options.rollout.kv_bytes_max = mebibytes(1);
   options.publication.canary_tokens = 4;
   return options;
 }
@@ -105,6 +95,22 @@ inline std::vector<int> numbers(const std::vector<actors::ReplicaInfo>& replicas
   std::vector<int> found;
   for (const actors::ReplicaInfo& one : replicas) found.push_back(one.replica.value);
   return found;
+}
+
+/// The replicas that serve are `replicas`; each says the same (`says(replica)`: three samples of 24
+/// tokens), all of it under `version`.
+template <class Says>
+void expect_all_say(actors::GroupStreamingRollout& rollout, const std::vector<int>& replicas,
+                    std::int64_t version, const Says& says) {
+  ASSERT_EQ(numbers(rollout.replicas()), replicas);
+  std::optional<std::vector<Said>> first_said;
+  for (const int replica : replicas) {
+    const std::vector<Said> now = says(replica);
+    ASSERT_EQ(now.size(), 3U);
+    EXPECT_EQ(now[0].versions, std::vector<std::int64_t>(24, version)) << "replica " << replica;
+    if (!first_said) first_said = now;
+    EXPECT_EQ(now, *first_said) << "replica " << replica;
+  }
 }
 
 /// A prompt batch of `rows` prompts.

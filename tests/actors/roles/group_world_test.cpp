@@ -10,6 +10,7 @@
 #include "runtime/task/executor.hpp"
 #include "tests/support/test_files.hpp"
 #include "tests/support/tiny_model.hpp"
+#include "tests/support/tiny_world.hpp"
 
 #include <gtest/gtest.h>
 
@@ -27,12 +28,9 @@ using runtime::value_or_throw;
 class LocalWorldTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    const auto vocabulary = write_byte_level_tokenizer(folder_.path());
-    ASSERT_TRUE(vocabulary.has_value());
-    auto tokenizer = Tokenizer::load(folder_.path());
-    ASSERT_TRUE(tokenizer.has_value());
-    tokenizer_.emplace(std::move(*tokenizer));
-    const ModelConfig model = testing::tiny_model(*vocabulary);
+    std::int64_t vocabulary = 0;
+    ASSERT_NO_FATAL_FAILURE(testing::make_tokenizer(folder_.path(), tokenizer_, vocabulary));
+    const ModelConfig model = testing::tiny_model(vocabulary);
     weights_.emplace(random_weights(model, 1));
     options_.devices = 2;
     options_.policy.model = model;

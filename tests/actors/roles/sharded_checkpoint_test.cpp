@@ -10,6 +10,7 @@
 #include "tests/actors/train/sharded_fixture.hpp"
 #include "tests/support/test_files.hpp"
 #include "tests/support/tiny_model.hpp"
+#include "tests/support/tiny_world.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -228,12 +229,9 @@ TEST_F(ShardedCheckpoint, RefusesAManifestThatIsNone) {
 class ShardedWorld : public ::testing::Test {
  protected:
   void SetUp() override {
-    const auto vocabulary = write_byte_level_tokenizer(folder_.path());
-    ASSERT_TRUE(vocabulary.has_value());
-    auto tokenizer = Tokenizer::load(folder_.path());
-    ASSERT_TRUE(tokenizer.has_value());
-    tokenizer_.emplace(std::move(*tokenizer));
-    model_ = testing::tiny_model(*vocabulary);
+    std::int64_t vocabulary = 0;
+    ASSERT_NO_FATAL_FAILURE(testing::make_tokenizer(folder_.path(), tokenizer_, vocabulary));
+    model_ = testing::tiny_model(vocabulary);
   }
 
   std::unique_ptr<GroupWorld> make_world(Sharding sharding, std::uint64_t seed) {

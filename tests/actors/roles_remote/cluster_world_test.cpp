@@ -9,6 +9,7 @@
 #include "tests/support/process_job.hpp"
 #include "tests/support/test_files.hpp"
 #include "tests/support/tiny_model.hpp"
+#include "tests/support/tiny_world.hpp"
 #include "tests/support/world_steps.hpp"
 
 #include <gtest/gtest.h>
@@ -27,25 +28,13 @@ using runtime::value_or_throw;
 
 WorldOptions world_options(const ModelConfig& model, const std::string& tokenizer_folder,
                            const WeightSet& weights) {
-  WorldOptions options;
-  options.devices = 2;
-  options.reward_rule = "odd";
-  options.call_deadline = std::chrono::seconds(60);
-  options.create_deadline = std::chrono::seconds(60);
-  options.policy.model = model;
-  options.policy.weights = weights.tensors();
-  options.policy.source = {
-      .config = model.to_json(), .random = true, .seed = 1, .tokenizer_folder = tokenizer_folder};
-  options.policy.engine.micro_batch_tokens_max = 256;
-  options.policy.engine.optimizer.lr = 1e-2;
+  WorldOptions options = testing::tiny_world_options(model, weights, tokenizer_folder, 2);
   options.policy.plan = {.rows = 10, .epochs = 1, .shuffle = true, .seed = 3};
-  options.policy_update.loss = "vanilla";
   options.policy_update.objective.kl_coefficient = 0.05;
   options.reference = options.policy;
   options.critic = options.policy;
   options.critic->engine.head = ModelHead::kValue;
   options.value_update.options.clip = 0.5;
-  options.rollout.kv_bytes_max = mebibytes(1);
   return options;
 }
 
@@ -60,12 +49,9 @@ struct Outcome {
 class ClusterWorldTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    const auto vocabulary = write_byte_level_tokenizer(folder_.path());
-    ASSERT_TRUE(vocabulary.has_value());
-    auto tokenizer = Tokenizer::load(folder_.path());
-    ASSERT_TRUE(tokenizer.has_value());
-    tokenizer_.emplace(std::move(*tokenizer));
-    const ModelConfig model = testing::tiny_model(*vocabulary);
+    std::int64_t vocabulary = 0;
+    ASSERT_NO_FATAL_FAILURE(testing::make_tokenizer(folder_.path(), tokenizer_, vocabulary));
+    const ModelConfig model = testing::tiny_model(vocabulary);
     weights_.emplace(random_weights(model, 1));
     options_ = world_options(model, folder_.path().string(), *weights_);
     job_.open(system_);

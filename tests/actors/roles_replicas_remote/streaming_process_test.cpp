@@ -12,6 +12,7 @@
 #include <csignal>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace troupe::actors {
@@ -22,7 +23,6 @@ using runtime::task;
 using runtime::value_or_throw;
 using testing::finish_samples;
 using testing::fresh_samples;
-using testing::numbers;
 using testing::said;
 
 class StreamingProcessTest : public ::testing::Test {
@@ -52,17 +52,10 @@ class StreamingProcessTest : public ::testing::Test {
   }
   /// Every serving replica says the same, all of it under `version`.
   void expect_all_say(const std::vector<int>& replicas, std::int64_t version) {
-    ASSERT_EQ(numbers(world_->streaming()->replicas()), replicas);
-    std::optional<std::vector<testing::Said>> first_said;
-    for (const int replica : replicas) {
-      const auto now = said(run(
-          finish_samples(*world_->streaming(), RankId{replica}, fresh_samples(3), next_attempt_)));
-      next_attempt_ += 10;
-      ASSERT_EQ(now.size(), 3U);
-      EXPECT_EQ(now[0].versions, std::vector<std::int64_t>(24, version)) << "replica " << replica;
-      if (!first_said) first_said = now;
-      EXPECT_EQ(now, *first_said) << "replica " << replica;
-    }
+    testing::expect_all_say(*world_->streaming(), replicas, version, [this](int replica) {
+      return said(run(finish_samples(*world_->streaming(), RankId{replica}, fresh_samples(3),
+                                     std::exchange(next_attempt_, next_attempt_ + 10))));
+    });
   }
 
   testing::TemporaryFolder folder_;

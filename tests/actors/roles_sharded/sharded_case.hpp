@@ -10,6 +10,7 @@
 #include "runtime/task/executor.hpp"
 #include "tests/support/test_files.hpp"
 #include "tests/support/tiny_model.hpp"
+#include "tests/support/tiny_world.hpp"
 #include "tests/support/world_steps.hpp"
 
 #include <gtest/gtest.h>
@@ -58,15 +59,8 @@ inline ModelConfig sharded_model(std::int64_t vocabulary) {
 
 inline WorldOptions sharded_options(const ModelConfig& model, const WeightSet& weights,
                                     const std::string& tokenizer_folder, const Layout& layout) {
-  WorldOptions options;
-  options.devices = layout.devices;
-  options.reward_rule = "odd";
-  options.call_deadline = std::chrono::seconds(60);
-  options.create_deadline = std::chrono::seconds(60);
-  options.policy.model = model;
-  options.policy.weights = weights.tensors();
-  options.policy.source = {
-      .config = model.to_json(), .random = true, .seed = 1, .tokenizer_folder = tokenizer_folder};
+  WorldOptions options =
+      troupe::testing::tiny_world_options(model, weights, tokenizer_folder, layout.devices);
   options.policy.engine.micro_batch_tokens_max = 128;
   options.policy.engine.optimizer.lr = kLearningRate;
   // Far above the rounding of a gradient, far below most gradients: where one is nearly 0, its
@@ -74,8 +68,6 @@ inline WorldOptions sharded_options(const ModelConfig& model, const WeightSet& w
   options.policy.engine.optimizer.eps = 1e-3;
   options.policy.engine.parallel = layout.train;
   options.policy.plan = {.rows = 12, .epochs = 1, .shuffle = true, .seed = 3};
-  options.policy_update.loss = "vanilla";
-  options.rollout.kv_bytes_max = mebibytes(1);
   options.rollout_tp = layout.rollout_tp;
   return options;
 }
@@ -174,12 +166,10 @@ inline void expect_same_run(const Outcome& plain, const Outcome& cut, const std:
 class ShardedCase : public ::testing::Test {
  protected:
   void SetUp() override {
-    const auto vocabulary = write_byte_level_tokenizer(folder_.path());
-    ASSERT_TRUE(vocabulary.has_value());
-    auto tokenizer = Tokenizer::load(folder_.path());
-    ASSERT_TRUE(tokenizer.has_value());
-    tokenizer_.emplace(std::move(*tokenizer));
-    model_ = sharded_model(*vocabulary);
+    std::int64_t vocabulary = 0;
+    ASSERT_NO_FATAL_FAILURE(
+        troupe::testing::make_tokenizer(folder_.path(), tokenizer_, vocabulary));
+    model_ = sharded_model(vocabulary);
     weights_.emplace(random_weights(model_, 1));
   }
 
