@@ -26,9 +26,12 @@ struct Cast {
   typename W::Critic* critic = nullptr;        ///< absent: the estimator needs no values
   typename W::Weights& weights;
   AdvantageStep& advantage;
-  SamplingOptions sampling;                    ///< of training samples; its seed is the run's
-  std::int64_t group_size = 1;                 ///< G, samples per prompt
-  std::int64_t critic_warmup_steps = 0;        ///< steps that update only the critic
+  SamplingOptions sampling;              ///< of training samples; its seed is the run's
+  std::int64_t group_size = 1;           ///< G, samples per prompt
+  std::int64_t critic_warmup_steps = 0;  ///< steps that update only the critic
+  /// Passes of policy, reference and critic are asked for together, and so are updates: for roles
+  /// that do not share devices. Those that do take turns as their devices let them.
+  bool side_by_side = false;
   runtime::PullMeter* meter = nullptr;         ///< counts what the controller reads
   const CorrectionStep* correction = nullptr;  ///< absent: data is taken as on-policy
   /// Rollout by slices; asynchronous loops need it.

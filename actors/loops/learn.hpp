@@ -12,11 +12,13 @@
 #include "actors/loops/columns.hpp"
 #include "actors/loops/sample_numbering.hpp"
 #include "actors/loops/step_report.hpp"
+#include "runtime/task/when.hpp"
 
 #include <algorithm>
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace troupe::actors {
 
@@ -24,6 +26,36 @@ namespace troupe::actors {
 template <World W>
 bool learns(const Cast<W>& cast, std::int64_t step) {
   return step > cast.critic_warmup_steps;
+}
+
+/// `batch` with the columns of forward passes: log-probs under the trainer, the reference's, the
+/// critic's values; one after the other, or all at once. Throws `Failure`.
+template <World W>
+runtime::task<runtime::Batch> passes(Cast<W>& cast, runtime::Batch batch, StepTimer& timer) {
+  const bool old = !batch.has(column::kOldLogProbs);
+  if (cast.side_by_side) {
+    std::vector<runtime::task<runtime::Batch>> calls;
+    if (old) calls.push_back(timer.timed("old_log_prob", cast.policy.log_probs(batch)));
+    if (cast.reference != nullptr)
+      calls.push_back(timer.timed("ref", cast.reference->log_probs(batch)));
+    if (cast.critic != nullptr) calls.push_back(timer.timed("values", cast.critic->values(batch)));
+    const std::vector<runtime::Batch> columns = co_await runtime::when_all(std::move(calls));
+    for (const runtime::Batch& each : columns) runtime::value_or_throw(batch.merge(each));
+    co_return batch;
+  }
+  if (old) {
+    runtime::Batch own = co_await timer.timed("old_log_prob", cast.policy.log_probs(batch));
+    runtime::value_or_throw(batch.merge(own));  // under the trainer: keeps the ratio consistent
+  }
+  if (cast.reference != nullptr) {
+    runtime::Batch reference = co_await timer.timed("ref", cast.reference->log_probs(batch));
+    runtime::value_or_throw(batch.merge(reference));
+  }
+  if (cast.critic != nullptr) {
+    runtime::Batch values = co_await timer.timed("values", cast.critic->values(batch));
+    runtime::value_or_throw(batch.merge(values));
+  }
+  co_return batch;
 }
 
 /// `batch` [B·G rows: prompts, responses, scores] with what the updates need besides: log-probs
@@ -34,18 +66,7 @@ runtime::task<runtime::Batch> evaluate(Cast<W>& cast, runtime::Batch batch,
                                        const runtime::Batch& prompts, StepReport& report,
                                        StepTimer& timer) {
   if (cast.correction != nullptr) runtime::value_or_throw(cast.correction->begin(batch));
-  if (!batch.has(column::kOldLogProbs)) {
-    runtime::Batch old = co_await timer.timed("old_log_prob", cast.policy.log_probs(batch));
-    runtime::value_or_throw(batch.merge(old));  // under the trainer: keeps the ratio consistent
-  }
-  if (cast.reference != nullptr) {
-    runtime::Batch reference = co_await timer.timed("ref", cast.reference->log_probs(batch));
-    runtime::value_or_throw(batch.merge(reference));
-  }
-  if (cast.critic != nullptr) {
-    runtime::Batch values = co_await timer.timed("values", cast.critic->values(batch));
-    runtime::value_or_throw(batch.merge(values));
-  }
+  batch = co_await passes(cast, std::move(batch), timer);
 
   const TimePoint advantage_begin = cast.world.clock().now();
   runtime::Batch advantages = runtime::value_or_throw(cast.advantage(batch, cast.meter));
@@ -74,13 +95,19 @@ template <World W>
 runtime::task<void> learn(Cast<W>& cast, runtime::Batch batch, const runtime::Batch& prompts,
                           std::int64_t step, StepReport& report, StepTimer& timer) {
   batch = co_await evaluate(cast, std::move(batch), prompts, report, timer);
-  if (cast.critic != nullptr) {
-    runtime::Metrics learned = co_await timer.timed("update_critic", cast.critic->update(batch));
-    runtime::value_or_throw(report.metrics.merge(learned));
-  }
-  if (learns(cast, step)) {
-    runtime::Metrics learned = co_await timer.timed("update_actor", cast.policy.update(batch));
-    runtime::value_or_throw(report.metrics.merge(learned));
+  std::vector<runtime::task<runtime::Metrics>> updates;
+  if (cast.critic != nullptr)
+    updates.push_back(timer.timed("update_critic", cast.critic->update(batch)));
+  if (learns(cast, step)) updates.push_back(timer.timed("update_actor", cast.policy.update(batch)));
+  if (cast.side_by_side) {
+    const std::vector<runtime::Metrics> learned = co_await runtime::when_all(std::move(updates));
+    for (const runtime::Metrics& each : learned)
+      runtime::value_or_throw(report.metrics.merge(each));
+  } else {
+    for (runtime::task<runtime::Metrics>& update : updates) {
+      runtime::Metrics learned = co_await std::move(update);
+      runtime::value_or_throw(report.metrics.merge(learned));
+    }
   }
   finish_correction(report.metrics);
 }

@@ -79,6 +79,32 @@ TEST(SynchronousStep, RunsPpoWithReferenceAndCritic) {
   EXPECT_TRUE(world.critic.updated.has(column::kReturns));
 }
 
+TEST(SynchronousStep, AsksRolesSideBySideAndLearnsTheSame) {
+  const auto learned = [](bool side_by_side) {
+    FakeWorld world;
+    AdvantageStep advantage(with_estimator("gae"));
+    auto cast = cast_of(world, advantage);
+    cast.reference = &world.reference;
+    cast.critic = &world.critic;
+    cast.side_by_side = side_by_side;
+    runtime::Executor executor;
+    const auto report = executor.run(synchronous_step(cast, two_prompts(), 1));
+    EXPECT_TRUE(report.has_value()) << report.error().to_string();
+    EXPECT_THAT(world.log.calls,
+                ElementsAre("generate", "score", "sleep", "policy", "reference", "critic",
+                            "update critic", "update policy", "publish"));
+    EXPECT_TRUE(report->metrics.value("timing_s/values").has_value());
+    return world.policy.updated;
+  };
+  const Batch together = learned(true);
+  const Batch turns = learned(false);
+  const Column& one = together.column(column::kAdvantages);
+  const Column& other = turns.column(column::kAdvantages);
+  for (std::int64_t row = 0; row < together.rows(); ++row)
+    EXPECT_EQ(one.row<float>(row)[0], other.row<float>(row)[0]) << row;
+  EXPECT_TRUE(together.has(column::kReferenceLogProbs));
+}
+
 TEST(SynchronousStep, WarmsTheCriticUpBeforeItTouchesThePolicy) {
   FakeWorld world;
   AdvantageStep advantage(with_estimator("gae"));
