@@ -2,8 +2,8 @@
 
 #include "actors/algorithm/advantage.hpp"
 #include "actors/train/streamed_update.hpp"
-#include "apps/training/cluster_run.hpp"
 #include "apps/training/config_seconds.hpp"
+#include "apps/training/role_keys.hpp"
 #include "runtime/base/check.hpp"
 
 #include <algorithm>

@@ -72,10 +72,6 @@ result<placement::GroupWish> wish(const Config& config, const std::string& name)
 
 }  // namespace
 
-int run_devices(const Config& config) {
-  return config.get<int>("trainer.nnodes") * config.get<int>("trainer.n_gpus_per_node");
-}
-
 struct ClusterRun::Parts {
   std::unique_ptr<placement::ClusterClient> client;
   std::unique_ptr<placement::ClusterPool> pool;

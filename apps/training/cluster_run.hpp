@@ -20,9 +20,6 @@
 
 namespace troupe::apps {
 
-/// Devices of the run: hosts × devices a host.
-int run_devices(const runtime::Config& config);
-
 struct ClusterRunOptions {
   std::string name;                       ///< of the run, for people; made unique by the process id
   std::vector<std::string> rank_command;  ///< what rank processes run

@@ -2,8 +2,8 @@
 
 #include "actors/rollout/model_share.hpp"
 #include "apps/training/async_keys.hpp"
-#include "apps/training/cluster_run.hpp"
-#include "apps/training/train_settings.hpp"
+#include "apps/training/config_seconds.hpp"
+#include "apps/training/role_keys.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -209,7 +209,7 @@ actors::PublicationOptions publication_options(const Config& config) {
   options.bucket = mebibytes(config.get<std::int64_t>(at + ".update_weights_bucket_megabytes"));
   options.canary_tokens = config.get<int>(at + ".canary.tokens");
   options.canary_tolerance = config.get<double>(at + ".canary.tolerance");
-  options.receive_within = call_timeout(config);
+  options.receive_within = seconds_of(config, "trainer.call_timeout_s");
   options.sleep = std::nullopt;
   if (config.get<bool>(at + ".free_cache_engine"))
     options.sleep = config.get<int>(at + ".sleep_level") == 2 ? actors::SleepLevel::kWeightsAndKv

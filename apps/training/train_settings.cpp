@@ -21,7 +21,6 @@ using runtime::Config;
 namespace {
 
 constexpr const char* kActor = "actor_rollout_ref.actor";
-constexpr std::int64_t kMinibatchPrompts = 256;  // verl's default; a smaller batch takes its place
 constexpr const char* kRollout = "actor_rollout_ref.rollout";
 
 // Streams of the run's seed, so that no two uses of it share numbers.
@@ -60,16 +59,6 @@ runtime::Schema schema_for(const TrainingRegistries& registries) {
       {.advantages = added_names(registries.advantages, actors::default_advantages()),
        .policy_losses = added_names(registries.losses, actors::default_policy_losses()),
        .rewards = registries.rewards.names()});
-}
-
-bool wants_critic(const Config& config) {
-  const auto chosen = config.get_optional<bool>("critic.enable");
-  return chosen.value_or(config.get<std::string>("algorithm.adv_estimator") == "gae");
-}
-
-bool wants_reference(const Config& config) {
-  return config.get<bool>("algorithm.use_kl_in_reward") ||
-         config.get<bool>(std::string(kActor) + ".use_kl_loss");
 }
 
 ModelOptions model_options(const Config& config) {
@@ -259,11 +248,7 @@ result<actors::AdvantageStepOptions> advantage_step_options(
 
 actors::MinibatchPlan minibatch_plan(const Config& config, const std::string& section) {
   const auto samples = config.get<std::int64_t>(std::string(kRollout) + ".n");
-  auto prompts = config.get_optional<std::int64_t>(std::string(kActor) + ".ppo_mini_batch_size")
-                     .value_or(kMinibatchPrompts);
-  if (section == "critic")
-    prompts = config.get_optional<std::int64_t>("critic.ppo_mini_batch_size").value_or(prompts);
-  prompts = std::min(prompts, config.get<std::int64_t>("data.train_batch_size"));
+  const std::int64_t prompts = minibatch_prompts(config, section);
   return {.rows = prompts * samples,
           .epochs = config.get<std::int64_t>(section + ".ppo_epochs"),
           .shuffle = config.get<bool>(section + ".shuffle"),

@@ -16,6 +16,7 @@
 #include "actors/roles/group_world.hpp"
 #include "actors/rollout/sampling_options.hpp"
 #include "apps/training/model_bundle.hpp"
+#include "apps/training/role_keys.hpp"
 #include "runtime/config/config.hpp"
 
 #include <cstdint>
@@ -38,10 +39,6 @@ struct TrainingRegistries {
 
 /// The schema, with the names that the registries add.
 runtime::Schema schema_for(const TrainingRegistries& registries);
-
-bool wants_critic(const runtime::Config& config);
-/// A KL term in the loss or in the reward needs a reference policy.
-bool wants_reference(const runtime::Config& config);
 
 /// How a model folder named in the configuration is opened.
 ModelOptions model_options(const runtime::Config& config);
