@@ -233,6 +233,11 @@ double Replica::admit() {
       running.own_tokens += sequence.prompt;
     }
     tokens += computed ? all - prompt : all;
+    if (sequence.generated > 0) {
+      const std::int64_t again =
+          computed ? sequence.generated : sequence.prompt + sequence.generated;
+      statistics_.recomputed_tokens += again;
+    }
     squares += computed ? all * all - prompt * prompt : all * all;
     cached_tokens_ += sequence.prompt + sequence.generated;
     running_.push_back(running);

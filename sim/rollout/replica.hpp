@@ -46,8 +46,9 @@ struct SimSequence {
 };
 
 struct ReplicaStatistics {
-  std::int64_t tokens = 0;          ///< generated
-  std::int64_t prefill_tokens = 0;  ///< computed, recomputed ones too
+  std::int64_t tokens = 0;             ///< generated
+  std::int64_t prefill_tokens = 0;     ///< computed, recomputed ones too
+  std::int64_t recomputed_tokens = 0;  ///< of those: that had been in a cache before
   std::int64_t preemptions = 0;
   std::int64_t finished = 0;
   double busy_s = 0;

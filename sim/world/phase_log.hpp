@@ -29,6 +29,7 @@ class PhaseLog {
 
   /// Share of device time of `pool` (of `devices`) between `begin` and `end` in which no span lies.
   double idle_share(std::size_t pool, int devices, TimePoint begin, TimePoint end) const;
+  void clear() { spans_.clear(); }
 
  private:
   std::vector<PhaseSpan> spans_;

@@ -1,10 +1,15 @@
 #include "sim/world/sim_job.hpp"
 
+#include "runtime/config/suggest.hpp"
+
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 namespace troupe::sim {
 namespace {
+
+constexpr std::array<std::string_view, 4> kModes{"sync", "one_step_off", "async", "pipelined"};
 
 result<void> check_pool(const SimJob& job, std::size_t pool, int devices, const char* role) {
   if (pool >= job.pools.size())
@@ -25,7 +30,94 @@ void for_each_role(const SimJob& job, Visit visit) {
   if (job.critic) visit("critic", *job.critic, false);
 }
 
+/// The first of `values` that is not finite or below its least value, by name.
+struct Bounded {
+  const char* name;
+  double value;
+  double least;
+  double most = 1e18;
+};
+
+result<void> check_bounds(std::initializer_list<Bounded> all) {
+  for (const Bounded& one : all)
+    if (!(one.value >= one.least && one.value <= one.most))
+      return fail(ErrorCode::kInvalidArgument, "simulation: {} is {}, the nearest possible is {}",
+                  one.name, one.value, one.value > one.most ? one.most : one.least);
+  return {};
+}
+
+/// What the world is told to do beside its cost models.
+result<void> check_declared(const SimJob& job) {
+  TROUPE_TRY_VOID(check_bounds({
+      {"stragglers.replica_share", job.stragglers.replica_share, 0, 1},
+      {"stragglers.replica_factor", job.stragglers.replica_factor, 1},
+      {"stragglers.step_share", job.stragglers.step_share, 0, 1},
+      {"stragglers.step_factor", job.stragglers.step_factor, 1},
+      {"failures.rollout_mtbf_s", job.failures.rollout_mtbf_s, 0},
+      {"failures.rollout_restart_s", job.failures.rollout_restart_s, 0},
+      {"failures.trainer_mtbf_s", job.failures.trainer_mtbf_s, 0},
+      {"failures.trainer_restart_s", job.failures.trainer_restart_s, 0},
+      {"failures.restarts_max", static_cast<double>(job.failures.restarts_max), 0},
+      {"checkpoints.every_steps", static_cast<double>(job.checkpoints.every_steps), 0},
+      {"checkpoints.bytes", job.checkpoints.bytes, 0},
+      {"checkpoints.rate", job.checkpoints.rate, 1},
+  }));
+  if (!job.environment) return {};
+  const SimEnvironment& environment = *job.environment;
+  return check_bounds({
+      {"environment.turns_min", static_cast<double>(environment.turns_min), 1},
+      {"environment.turns_max", static_cast<double>(environment.turns_max),
+       static_cast<double>(environment.turns_min)},
+      {"environment.turn_s", environment.turn_s, 0},
+      {"environment.sigma", environment.sigma, 0},
+      {"environment.tokens_a_turn", static_cast<double>(environment.tokens_a_turn), 1},
+      {"environment.workers", static_cast<double>(environment.workers), 1},
+  });
+}
+
+/// What the loop of the mode cannot do.
+result<void> check_mode(const SimJob& job) {
+  TROUPE_TRY_VOID(check_bounds({{"steps", static_cast<double>(job.steps), 1}}));
+  if (job.mode == SimMode::kSynchronous) {
+    if (job.environment)
+      return fail(ErrorCode::kUnsupported,
+                  "simulation: mode sync has no environments; async with staleness 0 has");
+    if (job.failures.rollout_mtbf_s > 0)
+      return fail(ErrorCode::kUnsupported,
+                  "simulation: mode sync does not replace rollout replicas; async with staleness "
+                  "0 does");
+    return {};
+  }
+  TROUPE_TRY_VOID(check_bounds({
+      {"pacing.ledger.lead_max", static_cast<double>(job.pacing.ledger.lead_max), 0},
+      {"pacing.groups_per_part", static_cast<double>(job.pacing.groups_per_part), 1},
+      {"pacing.slice_max_s", job.pacing.slice_max_s, 0.02},
+  }));
+  if (job.mode == SimMode::kPipelined && job.critic)
+    return fail(ErrorCode::kUnsupported,
+                "simulation: pipelined: a critic learns from whole "
+                "batches");
+  actors::LedgerOptions ledger = job.pacing.ledger;
+  ledger.groups_per_step = job.prompts_per_step;
+  return ledger.check();
+}
+
 }  // namespace
+
+std::string_view sim_mode_name(SimMode mode) { return kModes[static_cast<std::size_t>(mode)]; }
+
+result<SimMode> sim_mode_from_name(std::string_view name) {
+  for (std::size_t i = 0; i < kModes.size(); ++i)
+    if (kModes[i] == name) return static_cast<SimMode>(i);
+  const auto near = runtime::nearest_name(name, {kModes.begin(), kModes.end()});
+  return fail(ErrorCode::kNotFound, "no mode {}{}", name,
+              near ? fmt::format(", did you mean {}?", *near)
+                   : fmt::format(", there are {}", fmt::join(kModes, ", ")));
+}
+
+std::string_view kv_at_update_name(KvAtUpdate kv) {
+  return kv == KvAtUpdate::kKeep ? "keep" : "recompute";
+}
 
 double PoolMemory::peak() const {
   double kept = 0;
@@ -87,6 +179,8 @@ result<void> SimJob::check() const {
   if (rollout.engine.kv_tokens == 0) {
     TROUPE_TRY([[maybe_unused]] const std::int64_t tokens, decode.kv_tokens());
   }
+  TROUPE_TRY_VOID(check_mode(*this));
+  TROUPE_TRY_VOID(check_declared(*this));
   TROUPE_TRY_VOID(prompt_lengths.check());
   TROUPE_TRY_VOID(answer_lengths.check());
   if (!(reward.sample_s >= 0) || !(reward.sigma >= 0) || reward.workers < 1)

@@ -5,6 +5,7 @@
 // **Threads:** a value type.
 // **Invariants:** `check` has passed wherever a job is used.
 
+#include "actors/loops/rollout_book.hpp"
 #include "sim/cost/constants.hpp"
 #include "sim/cost/decode_cost.hpp"
 #include "sim/cost/device_spec.hpp"
@@ -16,6 +17,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace troupe::sim {
@@ -49,8 +51,74 @@ struct SimReward {
   int workers = 8;
 };
 
+/// The loop program that runs.
+enum class SimMode : std::uint8_t { kSynchronous, kOneStepOff, kAsynchronous, kPipelined };
+/// `sync`, `one_step_off`, `async`, `pipelined`.
+std::string_view sim_mode_name(SimMode mode);
+/// kNotFound with the nearest name.
+result<SimMode> sim_mode_from_name(std::string_view name);
+
+/// What becomes of KV caches when new weights come in flight.
+enum class KvAtUpdate : std::uint8_t {
+  kKeep,       ///< of the old weights, as it is
+  kRecompute,  ///< everything that runs is prefilled again
+};
+/// `keep`, `recompute`.
+std::string_view kv_at_update_name(KvAtUpdate kv);
+
+/// How far rollout runs ahead, and which tools against stragglers are on: the options of a real
+/// run. Read unless the mode is synchronous.
+struct SimPacing {
+  /// η is `ledger.lead_max`; its groups per step and its steps are the job's.
+  actors::LedgerOptions ledger{.groups_per_step = 1, .lead_max = 1};
+  actors::DispatchOptions dispatch{};  ///< its group size is the job's
+  actors::TakeOrder order = actors::TakeOrder::kReady;
+  std::int64_t groups_per_part = 16;  ///< of a pipelined step
+  KvAtUpdate kv = KvAtUpdate::kKeep;
+  /// Longest time that a replica goes on without looking for new work. Real engines look every
+  /// 20 ms; a slice here begins with that and doubles while nothing happens.
+  double slice_max_s = 2;
+};
+
+/// Devices that are slower than their kind: declared.
+struct SimStragglers {
+  double replica_share = 0;   ///< probability that a replica is slow, for the whole run
+  double replica_factor = 1;  ///< times as long its steps take
+  double step_share = 0;      ///< probability that an update of a trained role is slow
+  double step_factor = 1;     ///< times as long it takes then
+};
+
+/// Exponential times between failures of one device: declared. 0: never.
+struct SimFailures {
+  double rollout_mtbf_s = 0;  ///< of one device; a replica dies with any of its own
+  double rollout_restart_s = 60;
+  double trainer_mtbf_s = 0;  ///< of one device; a role dies with any of its own
+  double trainer_restart_s = 300;
+  std::int32_t restarts_max = 1'000;  ///< of one replica
+};
+
+/// What the trained roles save.
+struct SimCheckpoints {
+  std::int64_t every_steps = 0;  ///< 0: never
+  double bytes = 0;              ///< 0: weights and optimizer states of all trained roles
+  double rate = 2e9;             ///< bytes/s to storage, all devices together
+};
+
+/// Tools or observations between turns of a sample: declared times.
+struct SimEnvironment {
+  int turns_min = 1;  ///< of a sample, the last one included; equally likely up to
+  int turns_max = 4;
+  double turn_s = 1;                ///< of the environment, median
+  double sigma = 0;                 ///< of its logarithm
+  std::int64_t tokens_a_turn = 64;  ///< that it adds
+  int workers = 256;                ///< turns at a time
+};
+
 struct SimJob {
   std::uint64_t seed = 1;
+  SimMode mode = SimMode::kSynchronous;
+  std::int64_t steps = 1;
+  SimPacing pacing{};
   std::vector<DevicePool> pools{};
   SimTrainedRole policy{};
   std::optional<SimTrainedRole> reference{};
@@ -62,8 +130,15 @@ struct SimJob {
   std::int64_t minibatch_prompts = 64;
   std::int64_t epochs = 1;  ///< over the batch of a step
   LengthOptions prompt_lengths{};
-  LengthOptions answer_lengths{};
+  LengthOptions answer_lengths{};  ///< of all turns together
+  SimStragglers stragglers{};
+  SimFailures failures{};
+  SimCheckpoints checkpoints{};
+  std::optional<SimEnvironment> environment{};  ///< not in the synchronous mode
   Constants constants{};
+
+  /// Rollout stands on devices of its own; else they are lent while the trainer waits.
+  bool own_rollout() const { return rollout.pool != policy.pool; }
 
   /// Layouts that divide, pools that are large enough, memory that suffices for everything that
   /// shares a device: kInvalidArgument or kResourceExhausted naming role, pool and both values.

@@ -44,6 +44,16 @@ TrainWork work_of(const Batch& batch) {
   return work;
 }
 
+void count_trained(const Batch& batch, WorldTotals& totals) {
+  const Column prompts = value_or_throw(batch.require(column::kPromptTokens));
+  const Column answers = value_or_throw(batch.require(column::kTokens));
+  totals.samples += batch.rows();
+  for (std::int64_t row = 0; row < batch.rows(); ++row) {
+    totals.prompt_tokens += static_cast<double>(prompts.scalar<std::int64_t>(row));
+    totals.answer_tokens += static_cast<double>(answers.scalar<std::int64_t>(row));
+  }
+}
+
 void add_parts(const TrainTime& time, const std::string& prefix, Metrics& metrics) {
   const auto add = [&](const char* part, double span_s) {
     metrics.add(prefix + part, span_s, Reduction::kSum);
@@ -170,6 +180,21 @@ void SimWorld::log_phase(const SimTrainedRole& role, const std::string& name, co
                .end = clock().now()});
 }
 
+double SimWorld::port_bytes() const {
+  double bytes = 0;
+  for (const DeviceLinks& one : device_links_) bytes += links_.bytes_sent(one.out);
+  return bytes;
+}
+
+double SimWorld::adapter_bytes() const {
+  double bytes = 0;
+  std::size_t device = 0;
+  for (const DevicePool& pool : job_.pools)
+    for (int i = 0; i < pool.devices; ++i, ++device)
+      if (i % pool.device.per_node == 0) bytes += links_.bytes_sent(device_links_[device].nic_out);
+  return bytes;
+}
+
 std::vector<ReplicaStatistics> SimWorld::replica_statistics() const {
   std::vector<ReplicaStatistics> all;
   for (const auto& replica : replicas_) all.push_back(replica->statistics());
@@ -216,6 +241,8 @@ task<Batch> SimWorld::Rollout::generate(Batch prompts, actors::SamplingOptions) 
     const std::int64_t length = lengths.draw(mix_seed(world.job_.seed, 2), step, prompt, sample);
     tokens.push_back(length);
     reasons.emplace_back(length >= lengths.options().tokens_max ? "length" : "stop_id");
+    const auto whole = static_cast<double>(prompt_tokens.scalar<std::int64_t>(row) + length);
+    world.totals_.flops += forward_flops(world.job_.policy.model, whole, whole * whole);
     const SimSequence sequence{.id = ++world.last_sequence_,
                                .group = prompt,
                                .prompt = prompt_tokens.scalar<std::int64_t>(row),
@@ -273,7 +300,10 @@ task<Batch> SimWorld::Reward::score(Batch batch) {
     const DrawKey right{world.job_.seed, prompt, Purpose::kReward, 2 * sample + 1};
     scores.push_back(uniform(right) < 0.5 ? 1.0F : 0.0F);  // declared: what is learned is not ours
   }
+  const TimePoint begin = world.clock().now();
   co_await runtime::sleep_for(to_duration(end));
+  world.phases_.add(
+      {.role = "reward", .phase = "score", .begin = begin, .end = world.clock().now()});
   Batch out;
   value_or_throw(out.set(std::string(actors::column::kScores), Column::dense(std::move(scores))));
   co_return out;
@@ -281,7 +311,9 @@ task<Batch> SimWorld::Reward::score(Batch batch) {
 
 task<Batch> SimWorld::Trained::log_probs(Batch batch) {
   const TimePoint begin = world_.clock().now();
-  const TrainTime time = cost_.forward(work_of(batch));
+  const TrainWork work = work_of(batch);
+  const TrainTime time = cost_.forward(work);
+  world_.totals_.flops += forward_flops(role_.model, work.tokens, work.squares);
   co_await runtime::sleep_for(to_duration(time.total()));
   world_.log_phase(role_, name_, "forward", begin);
   Batch out;
@@ -303,9 +335,15 @@ task<Metrics> SimWorld::Trained::update(Batch batch) {
   Metrics metrics;
   add_parts(time, fmt::format("simulated/{}/", name_), metrics);
   const double flops = 3 * (forward_flops(role_.model, work.tokens, work.squares));
-  metrics.add(fmt::format("simulated/{}/mfu", name_),
-              flops / (time.total() * role_.layout.devices() * job.pools[role_.pool].device.flops),
-              Reduction::kMean);
+  const double peak = time.total() * role_.layout.devices() * job.pools[role_.pool].device.flops;
+  metrics.add(fmt::format("simulated/{}/mfu", name_), flops / peak, Reduction::kMean);
+  WorldTotals& totals = world_.totals_;
+  totals.flops += flops;
+  if (this == &*world_.policy_) {
+    totals.update_flops += flops;
+    totals.update_peak += peak;
+    count_trained(batch, totals);
+  }
   co_return metrics;
 }
 
@@ -324,6 +362,9 @@ task<Metrics> SimWorld::Weights::publish() {
   co_await std::move(over);
   version_ = WeightVersion{version_.value + 1};
   world.log_phase(world.job_.policy, "policy", "publish", begin);
+  world.totals_.local_bytes += world.traffic_.local_bytes;
+  world.totals_.node_bytes += world.traffic_.node_bytes;
+  world.totals_.network_bytes += world.traffic_.network_bytes;
   Metrics metrics;
   metrics.add("update_weights/wire_bytes", world.traffic_.network_bytes, Reduction::kSum);
   metrics.add("update_weights/node_bytes", world.traffic_.node_bytes, Reduction::kSum);

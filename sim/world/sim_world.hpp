@@ -39,6 +39,20 @@ inline constexpr std::string_view kPromptTokens = "simulated_prompt_tokens";  //
 inline constexpr std::string_view kTokens = "simulated_tokens";               ///< i64, generated
 }  // namespace column
 
+/// Sums since the start, of which steps are the differences.
+struct WorldTotals {
+  std::int64_t samples = 0;  ///< trained on
+  double prompt_tokens = 0;
+  double answer_tokens = 0;
+  double update_flops = 0;  ///< of the policy
+  double update_peak = 0;   ///< FLOPs that its devices could have done in that time
+  double flops = 0;         ///< of all trained roles; of samples, once each, when they end
+  double local_bytes = 0;   ///< of weights
+  double node_bytes = 0;
+  double network_bytes = 0;
+  std::int64_t trainer_failures = 0;
+};
+
 /// Waits for a number of events; many may be under way.
 class Countdowns {
  public:
@@ -133,6 +147,10 @@ class SimWorld : private ReplicaListener, private FlowListener {
   const WeightTraffic& traffic() const { return traffic_; }
   PhaseLog& phases() { return phases_; }
   const SharedLinks& links() const { return links_; }
+  const WorldTotals& totals() const { return totals_; }
+  /// Bytes that device ports and adapters sent.
+  double port_bytes() const;
+  double adapter_bytes() const;
   std::vector<ReplicaStatistics> replica_statistics() const;
 
  private:
@@ -165,6 +183,7 @@ class SimWorld : private ReplicaListener, private FlowListener {
   std::map<std::uint64_t, std::uint64_t> countdown_of_flow_;
   std::uint64_t last_sequence_ = 0;
   PhaseLog phases_;
+  WorldTotals totals_;
   Rollout rollout_;
   Reward reward_;
   std::optional<Trained> policy_;
