@@ -17,11 +17,12 @@
 namespace troupe::sim {
 
 enum class Constant : std::size_t {
-  kGemmShare,           ///< of peak FLOPs, large matrices
-  kWeightReadShare,     ///< of HBM rate, when weights are read for few tokens
-  kKvReadShare,         ///< of HBM rate, attention over the KV cache
-  kTrainShare,          ///< of the GEMM rate that training keeps beside its GEMMs
-  kDecodeStepHost,      ///< s a decode step takes on the host
+  kGemmShare,        ///< of peak FLOPs, large matrices
+  kWeightReadShare,  ///< of HBM rate, when weights are read for few tokens
+  kKvReadShare,      ///< of HBM rate, attention over the KV cache
+  kTrainShare,       ///< of the GEMM rate that training keeps beside its GEMMs
+  kExpertShare,      ///< of the GEMM rate that routed experts' grouped matrices reach in training
+  kDecodeStepHost,   ///< s a decode step takes on the host
   kDecodeSequenceHost,  ///< s more for each running sequence
   kNvlinkShare,         ///< of the NVLink rate that collectives reach
   kNicShare,            ///< of the adapter's rate that collectives reach
@@ -29,6 +30,7 @@ enum class Constant : std::size_t {
   kNicLatency,          ///< s a hop
   kIterationHost,       ///< s of software per training step
   kMinibatchHost,       ///< s of software per optimizer step
+  kPassHost,            ///< s of software per forward pass of a trained or frozen role over a batch
   kTransitionHost,      ///< s of software per change between training and generation
   kEngineMemoryShare,   ///< of HBM that a rollout engine may take
   kEngineWorkspace,     ///< bytes beside weights and KV cache

@@ -39,6 +39,11 @@ result<DecodeCost> DecodeCost::create(const ModelSpec& model, const DeviceSpec& 
     return fail(ErrorCode::kInvalidArgument,
                 "model {}: {} bytes a weight and {} a KV element, wanted positive numbers",
                 model.name, layout.weight_bytes, layout.kv_bytes);
+  if (!(layout.memory_share >= 0 && layout.memory_share <= 1) || !(layout.reserved_bytes >= 0))
+    return fail(ErrorCode::kInvalidArgument,
+                "model {}: an engine with {} of the memory, {} bytes of it reserved; wanted a "
+                "share of 0 to 1, and at least 0",
+                model.name, layout.memory_share, layout.reserved_bytes);
   return DecodeCost(model, device, layout, constants);
 }
 
@@ -108,9 +113,11 @@ double DecodeCost::prefill_s(double tokens, double squares) const {
 }
 
 result<std::int64_t> DecodeCost::kv_tokens() const {
+  const double share =
+      layout_.memory_share > 0 ? layout_.memory_share : constants_[Constant::kEngineMemoryShare];
   const auto room_at = [&](double tp, double token_bytes) {
     const double weights = static_cast<double>(size_.parameters) * layout_.weight_bytes / tp;
-    const double room = device_.memory_bytes * constants_[Constant::kEngineMemoryShare] - weights -
+    const double room = device_.memory_bytes * share - layout_.reserved_bytes - weights -
                         constants_[Constant::kEngineWorkspace];
     return room * (1 - constants_[Constant::kKvFragmentation]) / token_bytes;
   };
@@ -123,9 +130,8 @@ result<std::int64_t> DecodeCost::kv_tokens() const {
       ErrorCode::kResourceExhausted,
       "model {}: {:.1f} GB of weights and {:.1f} GB of workspace do not fit into {:.0f} % of "
       "{} with {:.0f} GB; the least tensor parallelism that does is {}",
-      model_.name, weight_bytes_ / 1e9, constants_[Constant::kEngineWorkspace] / 1e9,
-      100 * constants_[Constant::kEngineMemoryShare], device_.name, device_.memory_bytes / 1e9,
-      least);
+      model_.name, weight_bytes_ / 1e9, constants_[Constant::kEngineWorkspace] / 1e9, 100 * share,
+      device_.name, device_.memory_bytes / 1e9, least);
 }
 
 }  // namespace troupe::sim

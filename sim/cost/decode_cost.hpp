@@ -27,8 +27,11 @@ inline constexpr std::int64_t kKvBlockTokens = 16;
 /// How one engine is cut, and how it runs.
 struct EngineLayout {
   int tp = 1;
-  double weight_bytes = 2;  ///< of one parameter
-  double kv_bytes = 2;      ///< of one KV element
+  double weight_bytes = 2;    ///< of one parameter
+  double kv_bytes = 2;        ///< of one KV element
+  double memory_share = 0;    ///< of HBM that the engine may take; 0: the constant
+  double reserved_bytes = 0;  ///< of that, which others on the device keep while it works
+  bool sleeps = false;        ///< gives its weights away while others work on its devices
   /// Batch sizes whose graphs are captured, rising; larger batches run as they are. Empty: none.
   std::vector<int> captured = {1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 96, 128, 160, 192, 224, 256};
 };

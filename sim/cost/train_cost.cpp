@@ -62,6 +62,32 @@ TrainCost::TrainCost(const ModelSpec& model, const DeviceSpec& device, const Tra
       constants_(constants),
       fabric_(device, constants) {}
 
+/// Matrices and attention of one dp rank, on all of its devices. Routed experts, whose matrices are
+/// small and uneven, reach less than the others.
+double TrainCost::flop_time(double tokens, double squares, bool backward) const {
+  const double experts = 2 * tokens *
+                         static_cast<double>(size_.expert_layers * size_.experts_per_token) *
+                         static_cast<double>(size_.expert);
+  const double attention = attention_flops_per_square(model_) * squares;
+  const double others = forward_flops(model_, tokens, squares) - experts;
+  double times = backward ? 3 : 1;
+  double again = 0;
+  if (backward && layout_.recompute == Recompute::kAll) times = 4;
+  if (backward && layout_.recompute == Recompute::kAttention) again = attention;
+  const double rate = device_.flops * constants_[Constant::kGemmShare] *
+                      constants_[Constant::kTrainShare] * layout_.tp * layout_.pp;
+  return (times * (others + experts / constants_[Constant::kExpertShare]) + again) / rate;
+}
+
+/// Whole sequences fill a micro-batch: long ones leave more of it empty.
+double TrainCost::micro_batches(double tokens, double sequences) const {
+  const auto room = static_cast<double>(layout_.micro_batch_tokens);
+  const double least = std::ceil(tokens / room);
+  if (sequences <= 0) return least;
+  const double fit = std::max(1.0, std::floor(room * sequences / tokens));
+  return std::max(least, std::ceil(sequences / fit));
+}
+
 TrainTime TrainCost::passes(const TrainWork& work, bool backward) const {
   TrainTime time;
   if (work.tokens <= 0) return time;
@@ -71,20 +97,12 @@ TrainTime TrainCost::passes(const TrainWork& work, bool backward) const {
   // Of one dp rank in one optimizer step.
   const double tokens = work.tokens / layout_.dp / steps;
   const double squares = work.squares / layout_.dp / steps;
-  const double micro = std::ceil(tokens / static_cast<double>(layout_.micro_batch_tokens));
-  const double rate = device_.flops * constants_[Constant::kGemmShare] *
-                      constants_[Constant::kTrainShare] * tp * pp;
-  const double forward = forward_flops(model_, tokens, squares);
-  double flops = forward;
-  if (backward) {
-    flops = 3 * forward;
-    if (layout_.recompute == Recompute::kAll) flops += forward;
-    if (layout_.recompute == Recompute::kAttention)
-      flops += attention_flops_per_square(model_) * squares;
-  }
-  time.compute = steps * flops / rate;
+  const double micro =
+      micro_batches(tokens, static_cast<double>(work.sequences) / layout_.dp / steps);
+  time.compute = steps * flop_time(tokens, squares, backward);
   time.bubble = time.compute * (pp - 1) / (micro * layout_.virtual_stages);
-  const double directions = backward ? 2 : 1;
+  // A recomputed forward pass talks as the first one did.
+  const double directions = !backward ? 1 : layout_.recompute == Recompute::kAll ? 3 : 2;
   const double layers = static_cast<double>(size_.layers) / pp;
   const double message = tokens / micro * static_cast<double>(model_.shape.hidden) * 2;
   time.tensor_parallel =
@@ -105,7 +123,13 @@ TrainTime TrainCost::passes(const TrainWork& work, bool backward) const {
   return time;
 }
 
-TrainTime TrainCost::forward(const TrainWork& work) const { return passes(work, false); }
+TrainTime TrainCost::forward(const TrainWork& work) const {
+  TrainTime time = passes(work, false);
+  if (work.tokens <= 0) return time;
+  time.host = constants_[Constant::kPassHost];
+  if (layout_.offload_idle) time.offload = memory(true).weights / device_.pcie_rate;
+  return time;
+}
 
 TrainTime TrainCost::update(const TrainWork& work) const {
   TrainTime time = passes(work, true);
@@ -125,6 +149,10 @@ TrainTime TrainCost::update(const TrainWork& work) const {
                           : device_.memory_rate * constants_[Constant::kWeightReadShare];
   time.optimizer = steps * owned * kAdamTraffic / rate;
   time.host = steps * constants_[Constant::kMinibatchHost];
+  if (layout_.offload_idle) {
+    const TrainMemory moved = memory(false);
+    time.offload = (moved.weights + 2 * moved.optimizer) / device_.pcie_rate;
+  }
   return time;
 }
 

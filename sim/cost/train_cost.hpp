@@ -5,12 +5,13 @@
 //
 // Time (reference simulator.md §2.1-2.3): matrices 2·N FLOPs a token forward, twice that backward,
 // once more when all is recomputed; attention by Σs². Pipelines idle for (p−1)/(v·m+p−1) of the
-// time. Tensor parallelism sums 2 messages of tokens·H a layer and direction, experts exchange
-// theirs, FSDP gathers weights twice and scatters gradients once per micro-batch (what compute does
-// not hide), the others reduce gradients once per optimizer step.
-// Memory (§2.4): weights, gradients, Adam moments and masters by their sharding; activations of the
-// micro-batches in flight (Korthikanti et al. 2205.05198: 34·tokens·H a layer with attention
-// recomputed, 2 with everything); logits in f32, twice.
+// time. Micro-batches hold whole sequences. Tensor parallelism sums 2 messages of tokens·H a layer
+// and direction (a recomputed forward is one), experts exchange theirs and multiply less well, FSDP
+// gathers weights twice and scatters gradients once per micro-batch (what compute does not hide),
+// the others reduce gradients once per optimizer step. Memory (§2.4): weights, gradients, Adam
+// moments and masters by their sharding; activations of the micro-batches in flight (Korthikanti et
+// al. 2205.05198: 34·tokens·H a layer with attention recomputed, 2 with everything); logits in f32,
+// twice.
 // **Threads:** pure after construction. Seconds and bytes.
 // **Invariants:** more devices of one kind never hold more bytes each; parts add up to the whole.
 
@@ -41,6 +42,7 @@ struct TrainLayout {
   double optimizer_bytes = 12;               ///< a parameter; 0: frozen
   std::int64_t micro_batch_tokens = 16'384;  ///< most tokens of one pass on one dp rank
   bool offload_optimizer = false;            ///< its bytes live in host memory
+  bool offload_idle = false;  ///< weights and moments go to host memory while others work
 
   int devices() const { return tp * pp * dp; }
 };
@@ -61,9 +63,11 @@ struct TrainTime {
   double experts = 0;
   double data_parallel = 0;  ///< gradients, gathered weights that compute does not hide
   double optimizer = 0;
+  double offload = 0;  ///< weights and moments that come from the host, and go back
   double host = 0;
   double total() const {
-    return compute + bubble + tensor_parallel + experts + data_parallel + optimizer + host;
+    return compute + bubble + tensor_parallel + experts + data_parallel + optimizer + offload +
+           host;
   }
 };
 
@@ -95,6 +99,8 @@ class TrainCost {
   TrainCost(const ModelSpec& model, const DeviceSpec& device, const TrainLayout& layout,
             const Constants& constants);
   TrainTime passes(const TrainWork& work, bool backward) const;
+  double flop_time(double tokens, double squares, bool backward) const;
+  double micro_batches(double tokens, double sequences) const;
 
   ModelSpec model_;
   ModelSize size_;

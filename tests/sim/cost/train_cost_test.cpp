@@ -44,13 +44,46 @@ TEST(TrainCost, ComputeIsSixFlopsAParameterAndToken) {
 TEST(TrainCost, BubblesAreThoseOf1F1BAndOfTheInterleavedSchedule) {
   TrainLayout layout;
   layout.pp = 4;
-  layout.micro_batch_tokens = 25'000;  // 1e6 tokens, 4 steps: 10 micro-batches each
+  layout.micro_batch_tokens = 26'000;  // 13 of 125 sequences a step: 10 micro-batches
   const TrainTime plain = cost_of(model("llama-7b"), device("h100"), layout).update(kWork);
   // (p−1)/(m+p−1) of the whole is (p−1)/m of the compute.
   EXPECT_NEAR(plain.bubble / (plain.bubble + plain.compute), 3.0 / 13, 1e-9);
   layout.virtual_stages = 2;
   const TrainTime finer = cost_of(model("llama-7b"), device("h100"), layout).update(kWork);
   EXPECT_NEAR(finer.bubble / (finer.bubble + finer.compute), 3.0 / 23, 1e-9);
+}
+
+TEST(TrainCost, LongSequencesLeaveMicroBatchesEmpty) {
+  TrainLayout layout;
+  layout.pp = 4;
+  layout.micro_batch_tokens = 3'000;  // one sequence of 2,000 each
+  const TrainTime time = cost_of(model("llama-7b"), device("h100"), layout).update(kWork);
+  EXPECT_NEAR(time.bubble / time.compute, 3.0 / 125, 1e-9);
+}
+
+TEST(TrainCost, WhatIsOffloadedCrossesPcieBothWays) {
+  TrainLayout layout;
+  const DeviceSpec on = device("h100");
+  const TrainCost stays = cost_of(model("llama-7b"), on, layout);
+  layout.offload_idle = true;
+  const TrainCost goes = cost_of(model("llama-7b"), on, layout);
+  const TrainMemory memory = stays.memory(false);
+  EXPECT_EQ(stays.update(kWork).offload, 0);
+  EXPECT_NEAR(goes.update(kWork).total() - stays.update(kWork).total(),
+              (memory.weights + 2 * memory.optimizer) / on.pcie_rate, 1e-6);
+  EXPECT_NEAR(goes.forward(kWork).offload, memory.weights / on.pcie_rate, 1e-9);
+}
+
+TEST(TrainCost, RoutedExpertsMultiplyLessWell) {
+  Constants even;
+  ASSERT_TRUE(even.set(Constant::kExpertShare, 0.9));
+  Constants poor;
+  ASSERT_TRUE(poor.set(Constant::kExpertShare, 0.3));
+  const auto compute = [&](const char* name, const Constants& constants) {
+    return TrainCost::create(model(name), device("h100"), {}, constants)->update(kWork).compute;
+  };
+  EXPECT_EQ(compute("llama-7b", even), compute("llama-7b", poor));
+  EXPECT_GT(compute("qwen3-30b-a3b", poor), 1.5 * compute("qwen3-30b-a3b", even));
 }
 
 TEST(TrainCost, MemoryIsEighteenBytesAParameterWithoutSharding) {
