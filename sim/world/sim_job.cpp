@@ -136,9 +136,9 @@ std::vector<PoolMemory> memory_of(const SimJob& job) {
         TrainCost::create(role.model, job.pools[role.pool].device, role.layout, job.constants);
     if (!cost) return;
     const TrainMemory memory = cost->memory(frozen);
-    // Activations and gradients go when others work; weights and moments stay.
-    pools[role.pool].entries.push_back(
-        {.role = name, .bytes = memory.total(), .kept_bytes = memory.weights + memory.optimizer});
+    // Activations and gradients go when others work; weights and moments stay, or go to the host.
+    const double kept = role.layout.offload_idle ? 0 : memory.weights + memory.optimizer;
+    pools[role.pool].entries.push_back({.role = name, .bytes = memory.total(), .kept_bytes = kept});
   });
   const auto cost = DecodeCost::create(job.policy.model, job.pools[job.rollout.pool].device,
                                        job.rollout.layout, job.constants);
@@ -146,7 +146,9 @@ std::vector<PoolMemory> memory_of(const SimJob& job) {
   const double workspace = job.constants[Constant::kEngineWorkspace];
   const double least = cost->weight_bytes() + workspace;
   pools[job.rollout.pool].entries.push_back(
-      {.role = "rollout", .bytes = least, .kept_bytes = cost->weight_bytes()});
+      {.role = "rollout",
+       .bytes = least,
+       .kept_bytes = job.rollout.layout.sleeps ? 0 : cost->weight_bytes()});
   return pools;
 }
 
