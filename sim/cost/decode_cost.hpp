@@ -57,6 +57,8 @@ class DecodeCost {
   /// Tokens that the KV pool holds, in whole blocks; kResourceExhausted with the least tensor
   /// parallelism that fits when the weights leave no room.
   result<std::int64_t> kv_tokens() const;
+  /// Bytes of KV cache that one token takes on one device.
+  double kv_token_bytes() const { return kv_token_bytes_; }
   /// Bytes of the weights on one device.
   double weight_bytes() const { return weight_bytes_; }
 
