@@ -1,11 +1,7 @@
 #include "actors/model/safetensors.hpp"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include "actors/model/mapped_file.hpp"
 
-#include <cerrno>
 #include <cstring>
 #include <type_traits>
 #include <unordered_map>
@@ -14,21 +10,9 @@
 namespace troupe::actors {
 
 struct SafetensorsFile::Mapping {
-  std::filesystem::path path;
-  void* address = nullptr;
-  std::size_t size = 0;
+  MappedFile file;
   SafetensorsHeader header;
   std::unordered_map<std::string_view, const TensorEntry*> by_name;
-
-  Mapping() = default;
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-  ~Mapping() {
-    if (address != nullptr) ::munmap(address, size);
-  }
-  std::span<const std::byte> image() const {
-    return {static_cast<const std::byte*>(address), size};
-  }
 };
 
 SafetensorsFile::SafetensorsFile(std::unique_ptr<Mapping> mapping) : mapping_(std::move(mapping)) {}
@@ -37,36 +21,15 @@ SafetensorsFile& SafetensorsFile::operator=(SafetensorsFile&&) noexcept = defaul
 SafetensorsFile::~SafetensorsFile() = default;
 
 result<SafetensorsFile> SafetensorsFile::open(const std::filesystem::path& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0)
-    return fail(errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo, "{}: cannot open: {}",
-                path.string(), std::strerror(errno));
-  struct stat status = {};
-  const bool is_file = ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode);
   auto mapping = std::make_unique<Mapping>();
-  mapping->path = path;
-  int reason = 0;
-  if (is_file && status.st_size > 0) {
-    const auto size = static_cast<std::size_t>(status.st_size);
-    void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor, 0);
-    reason = errno;
-    if (address != MAP_FAILED) {
-      mapping->address = address;
-      mapping->size = size;
-    }
-  }
-  ::close(descriptor);
-  if (!is_file) return fail(ErrorCode::kIo, "{}: not a regular file", path.string());
-  if (status.st_size > 0 && mapping->address == nullptr)
-    return fail(ErrorCode::kIo, "{}: cannot map {} bytes: {}", path.string(), status.st_size,
-                std::strerror(reason));
-  TROUPE_TRY(mapping->header, parse_safetensors(mapping->image(), path.string()));
+  TROUPE_TRY(mapping->file, MappedFile::open(path));
+  TROUPE_TRY(mapping->header, parse_safetensors(mapping->file.bytes(), path.string()));
   for (const TensorEntry& entry : mapping->header.entries)
     mapping->by_name.emplace(entry.name, &entry);
   return SafetensorsFile(std::move(mapping));
 }
 
-const std::filesystem::path& SafetensorsFile::path() const { return mapping_->path; }
+const std::filesystem::path& SafetensorsFile::path() const { return mapping_->file.path(); }
 
 std::span<const TensorEntry> SafetensorsFile::entries() const { return mapping_->header.entries; }
 
@@ -80,8 +43,8 @@ const TensorEntry* SafetensorsFile::find(std::string_view name) const {
 }
 
 std::span<const std::byte> SafetensorsFile::bytes(const TensorEntry& entry) const {
-  return mapping_->image().subspan(mapping_->header.buffer_offset + entry.begin,
-                                   entry.end - entry.begin);
+  return mapping_->file.bytes().subspan(mapping_->header.buffer_offset + entry.begin,
+                                        entry.end - entry.begin);
 }
 
 result<void> SafetensorsFile::read_f32(const TensorEntry& entry, std::span<float> target) const {
