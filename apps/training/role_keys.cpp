@@ -35,4 +35,11 @@ std::int64_t minibatch_prompts(const Config& config, const std::string& section)
   return std::min(prompts, config.get<std::int64_t>("data.train_batch_size"));
 }
 
+actors::TakeOrder take_order(const Config& config) {
+  const bool pipelined = config.get<std::string>("trainer.mode") == "pipelined";
+  const auto order =
+      config.get_optional<std::string>("async.order").value_or(pipelined ? "issue" : "ready");
+  return order == "issue" ? actors::TakeOrder::kIssue : actors::TakeOrder::kReady;
+}
+
 }  // namespace troupe::apps

@@ -1,10 +1,11 @@
 #pragma once
 
-// Which roles a run has, on how many devices, and the mini-batches they learn from; what both a
-// real run and a simulated one read.
+// Which roles a run has, on how many devices, the mini-batches they learn from and the order they
+// take them in; what both a real run and a simulated one read.
 //
 // **Threads:** pure functions of the configuration.
 
+#include "actors/loops/rollout_book.hpp"
 #include "runtime/config/config.hpp"
 
 #include <cstdint>
@@ -21,5 +22,8 @@ bool wants_reference(const runtime::Config& config);
 
 /// Prompts of one optimizer step of `actor_rollout_ref.actor` or `critic` (`section`).
 std::int64_t minibatch_prompts(const runtime::Config& config, const std::string& section);
+
+/// `async.order`; issue order where nothing else is said of a pipelined run.
+actors::TakeOrder take_order(const runtime::Config& config);
 
 }  // namespace troupe::apps

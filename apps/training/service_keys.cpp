@@ -2,6 +2,7 @@
 
 #include "apps/training/async_keys.hpp"
 #include "apps/training/config_seconds.hpp"
+#include "apps/training/role_keys.hpp"
 #include "apps/training/train_settings.hpp"
 
 #include <algorithm>
@@ -17,9 +18,7 @@ actors::ServiceOptions service_options(const Config& config, std::int64_t steps,
   actors::ServiceOptions service;
   service.rollout.ledger = ledger_options(config, steps);
   service.rollout.dispatch = dispatch_options(config, sampling);
-  const auto order = config.get_optional<std::string>(at + "order")
-                         .value_or(loop_mode(config) == LoopMode::kPipelined ? "issue" : "ready");
-  service.rollout.order = order == "issue" ? actors::TakeOrder::kIssue : actors::TakeOrder::kReady;
+  service.rollout.order = take_order(config);
   service.revives_max = config.get<std::int32_t>(at + "revives_max");
   service.lend = config.get<bool>(at + "lend_devices");
   service.score_within = std::min<Duration>(service.score_within, call_timeout(config));
@@ -39,7 +38,7 @@ void set_world(const Config& config, actors::WorldOptions& options) {
       .median_s = config.get<double>(delay + "median_s"),
       .sigma = config.get<double>(delay + "sigma"),
       .seed = static_cast<std::uint64_t>(config.get<std::int64_t>("trainer.seed"))};
-  if (!streams(config)) return;
+  if (!uses_service(config)) return;
   options.streaming = true;
   options.rollout_devices_own = rollout_devices(config);
   options.evaluation_devices = evaluation_devices(config);

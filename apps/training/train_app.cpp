@@ -5,6 +5,7 @@
 #include "apps/training/judge_keys.hpp"
 #include "apps/training/trainer.hpp"
 #include "runtime/base/log.hpp"
+#include "sim/scenario/simulation_keys.hpp"
 
 namespace troupe::apps {
 
@@ -15,6 +16,8 @@ result<TrainSummary> train(const Config& config, const TrainingRegistries& of_pr
   actors::gemm_self_test();
   for (const std::string& key : ignored_keys(config))
     log::warn("{} has no effect with trainer.mode = sync", key);
+  for (const std::string& key : sim::given_simulation_keys(config))
+    log::info("{} is for troupe simulate, and has no effect here", key);
   TrainingRegistries registries = of_program;
   TROUPE_TRY_VOID(actors::add_command_rewards(registries.rewards, reward_commands(config)));
   TROUPE_TRY_VOID(

@@ -5,6 +5,7 @@
 #include "apps/training/judge_keys.hpp"
 #include "apps/training/parallel_keys.hpp"
 #include "runtime/config/config.hpp"
+#include "sim/scenario/simulation_keys.hpp"
 
 #include <algorithm>
 #include <initializer_list>
@@ -541,6 +542,7 @@ Schema train_schema(const TrainSchemaOptions& options) {
   declare_correction(s);
   declare_reward(s, options);
   declare_supervised(s);
+  sim::declare_simulation(s);
   s.rule(check_clip);
   s.rule(check_batches);
   s.rule([own = options.advantages](const Config& c) { return check_estimator(c, own); });
