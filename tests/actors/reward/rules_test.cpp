@@ -8,8 +8,8 @@
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <time.h>
 
-#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -28,7 +28,8 @@ struct Case {
 
 std::filesystem::path shared_folder() {
   const char* named = std::getenv("TROUPE_SHARED");
-  return named ? std::filesystem::path(named) : std::filesystem::path(TROUPE_SOURCE_DIR) / ".." / "shared";
+  return named ? std::filesystem::path(named)
+               : std::filesystem::path(TROUPE_SOURCE_DIR) / ".." / "shared";
 }
 
 TEST(Gsm8kReward, ReadsTheAnswerWhereverASolutionPutsIt) {
@@ -156,9 +157,9 @@ TEST(MathReward, AcceptsSpellingsOfTheSameAnswer) {
 }
 
 TEST(MathEqual, IsReflexiveAndSymmetricOnAwkwardTexts) {
-  const std::vector<std::string> texts{"",       "x",  "\\",  "\\frac", "\\frac{",    "\\text{",
-                                       "{",      "}",  "(((", "1,",     ",",          "\\{",
-                                       "\\sqrt", "x=", "=",   "^",      "\\text{a}^", "\\text{a}^{"};
+  const std::vector<std::string> texts{
+      "",   "x", "\\",  "\\frac", "\\frac{", "\\text{", "{", "}",          "(((",
+      "1,", ",", "\\{", "\\sqrt", "x=",      "=",       "^", "\\text{a}^", "\\text{a}^{"};
   for (const auto& a : texts) {
     EXPECT_TRUE(math_equal(a, a)) << a;
     for (const auto& b : texts) EXPECT_EQ(math_equal(a, b), math_equal(b, a)) << a << " " << b;
@@ -181,28 +182,29 @@ TEST(SequenceReward, ComparesWordsAndGivesPartialCreditOnRequest) {
 
 TEST(CountdownReward, ChecksValueAndUseOfNumbers) {
   const std::string truth = R"({"numbers": [3, 5, 7, 3], "target": 22})";
-  const std::vector<std::pair<std::string, double>> cases{{"3*5+7", 1},
-                                                          {"(3*5)+7", 1},
-                                                          {"3*5+7 = 22", 1},
-                                                          {"<answer>7 + 5*3</answer>", 1},
-                                                          {"3 \xC3\x97 5 + 7", 1},
-                                                          {"5*3+7+3-3", 0},
-                                                          {"3*5+7+3-3", 0},
-                                                          {"5*3+7*(3/3)", 0},
-                                                          {"3*5+7 = 21", 0},
-                                                          {"22", 0},
-                                                          {"7+5+7+3", 0},
-                                                          {"3+5+7", 0},
-                                                          {"3*5+", 0},
-                                                          {"", 0},
-                                                          {"3*5+7)", 0},
-                                                          {"((3*5+7", 0},
-                                                          {"3**5", 0},
-                                                          {"3/(5-5)", 0},
-                                                          {"3*5+7.0", 0},
-                                                          {"0x16", 0},
-                                                          {"-3*-5+7", 1},
-                                                          {"<answer>3</answer><answer>3*5+7</answer>", 1}};
+  const std::vector<std::pair<std::string, double>> cases{
+      {"3*5+7", 1},
+      {"(3*5)+7", 1},
+      {"3*5+7 = 22", 1},
+      {"<answer>7 + 5*3</answer>", 1},
+      {"3 \xC3\x97 5 + 7", 1},
+      {"5*3+7+3-3", 0},
+      {"3*5+7+3-3", 0},
+      {"5*3+7*(3/3)", 0},
+      {"3*5+7 = 21", 0},
+      {"22", 0},
+      {"7+5+7+3", 0},
+      {"3+5+7", 0},
+      {"3*5+", 0},
+      {"", 0},
+      {"3*5+7)", 0},
+      {"((3*5+7", 0},
+      {"3**5", 0},
+      {"3/(5-5)", 0},
+      {"3*5+7.0", 0},
+      {"0x16", 0},
+      {"-3*-5+7", 1},
+      {"<answer>3</answer><answer>3*5+7</answer>", 1}};
   for (const auto& [solution, wanted] : cases) {
     const auto score = countdown_reward(solution, truth);
     ASSERT_TRUE(score) << solution;
@@ -216,8 +218,9 @@ TEST(CountdownReward, ChecksValueAndUseOfNumbers) {
 }
 
 TEST(CountdownReward, ABrokenGroundTruthIsAnErrorOfTheData) {
-  for (const char* truth : {"", "24", "[]", "{}", R"({"numbers": 3, "target": 3})",
-                            R"({"numbers": ["a"], "target": 3})", R"({"numbers": [3], "target": "x"})"}) {
+  for (const char* truth :
+       {"", "24", "[]", "{}", R"({"numbers": 3, "target": 3})",
+        R"({"numbers": ["a"], "target": 3})", R"({"numbers": [3], "target": "x"})"}) {
     const auto score = countdown_reward("3", truth);
     ASSERT_FALSE(score) << truth;
     EXPECT_EQ(score.error().code, ErrorCode::kCorrupt);
@@ -228,6 +231,25 @@ std::string repeated(const std::string& piece, std::size_t bytes) {
   std::string text;
   while (text.size() < bytes) text += piece;
   return text;
+}
+
+/// CPU time of this thread: other work on the machine does not count.
+double cpu_seconds() {
+  ::timespec now{};
+  EXPECT_EQ(::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now), 0);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+/// CPU seconds of all rules over one text.
+double judge_hostile(const std::string& text) {
+  const std::string truth = R"({"numbers": [3, 5], "target": 8})";
+  const double begin = cpu_seconds();
+  for (const RewardScore& score :
+       {gsm8k_reward(text, "5"), math_reward(text, "(1, \\frac{1}{2})"), math_reward(text, text),
+        exact_match_reward(text, "5"), sequence_reward(text, "1 2", {.partial_credit = true}),
+        countdown_reward(text, truth).value()})
+    EXPECT_TRUE(std::isfinite(score.score) && score.score <= 1.0);
+  return cpu_seconds() - begin;
 }
 
 TEST(Rules, HostileTextsOfOneMegabyteTakeLinearTime) {
@@ -258,19 +280,18 @@ TEST(Rules, HostileTextsOfOneMegabyteTakeLinearTime) {
                                         "9.",         "\n",
                                         "^{\\circ",   "=",
                                         "\\boxed{1}"};
-  const std::string truth = R"({"numbers": [3, 5], "target": 8})";
+  // Four times the text takes four times as long when linear, sixteen times when quadratic.
+  constexpr double kRatioMax = 9;
+  constexpr double kNoise = 0.05;  // seconds that a busy machine may add to either
   for (const std::string& piece : pieces) {
-    const std::string boxed = "\\boxed{" + repeated(piece, kBoxedBytes) + "}";
-    for (const std::string& text : {repeated(piece, kBytes), boxed}) {
-      const auto start = std::chrono::steady_clock::now();
-      for (const RewardScore& score :
-           {gsm8k_reward(text, "5"), math_reward(text, "(1, \\frac{1}{2})"), math_reward(text, text),
-            exact_match_reward(text, "5"), sequence_reward(text, "1 2", {.partial_credit = true}),
-            countdown_reward(text, truth).value()})
-        EXPECT_TRUE(std::isfinite(score.score) && score.score <= 1.0) << piece;
-      const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
-      EXPECT_LT(taken.count(), 5.0) << "quadratic in '" << piece << "'";
-    }
+    SCOPED_TRACE(::testing::Message() << "repeated: '" << piece << "'");
+    const auto boxed = [&piece](std::size_t bytes) {
+      return "\\boxed{" + repeated(piece, bytes) + "}";
+    };
+    EXPECT_LE(judge_hostile(repeated(piece, kBytes)),
+              kRatioMax * judge_hostile(repeated(piece, kBytes / 4)) + kNoise);
+    EXPECT_LE(judge_hostile(boxed(kBoxedBytes)),
+              kRatioMax * judge_hostile(boxed(kBoxedBytes / 4)) + kNoise);
   }
 }
 
