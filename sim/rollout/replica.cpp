@@ -10,11 +10,11 @@ namespace troupe::sim {
 result<std::unique_ptr<Replica>> Replica::create(const DecodeCost& cost, ReplicaOptions options,
                                                  ReplicaListener& listener) {
   if (options.sequences_max < 1 || options.kv_tokens < 0 || !(options.watermark >= 0) ||
-      options.watermark >= 1)
+      options.watermark >= 1 || !(options.slowness > 0))
     return fail(ErrorCode::kInvalidArgument,
-                "replica: {} sequences, {} KV tokens, watermark {}; wanted at least 1, at least 0 "
-                "and a share below 1",
-                options.sequences_max, options.kv_tokens, options.watermark);
+                "replica: {} sequences, {} KV tokens, watermark {}, slowness {}; wanted at least "
+                "1, at least 0, a share below 1 and a positive number",
+                options.sequences_max, options.kv_tokens, options.watermark, options.slowness);
   std::int64_t tokens = options.kv_tokens;
   if (tokens == 0) {
     TROUPE_TRY(tokens, cost.kv_tokens());
@@ -82,6 +82,21 @@ void Replica::resume(Simulation& simulation) {
   if (!in_event_ && stretch_.steps == 0) plan(simulation);
 }
 
+void Replica::settle(Simulation& simulation) {
+  if (in_event_ || stretch_.steps == 0) return;
+  account(simulation.now());
+  if (!options_.skip) return;  // every step is an event
+  // The last step belongs to the event that ends the stretch.
+  const std::int64_t ended = std::min(steps_ended(simulation.now()), stretch_.steps - 1);
+  if (ended > stretch_.done) advance_by(ended - stretch_.done);
+}
+
+std::int64_t Replica::free_tokens() const {
+  std::int64_t free = (pool_blocks_ - used_after(0)) * kKvBlockTokens;
+  for (const SimSequence& one : waiting_) free -= one.prompt + one.generated;
+  return std::max<std::int64_t>(free, 0);
+}
+
 void Replica::on_event(Simulation& simulation, const Event&) {
   in_event_ = true;
   account(simulation.now());
@@ -89,6 +104,7 @@ void Replica::on_event(Simulation& simulation, const Event&) {
     advance_by(stretch_.steps - stretch_.done);
   } else {
     stretch_.elapsed_s +=
+        options_.slowness *
         cost_.step_s(stretch_.sequences,
                      static_cast<double>(stretch_.cached + stretch_.done * stretch_.sequences));
     advance_by(1);
@@ -124,7 +140,8 @@ std::int64_t Replica::steps_in_pool(std::int64_t most) const {
 
 TimePoint Replica::end_of_step(std::int64_t step) const {
   return stretch_.start +
-         to_duration(cost_.steps_s(stretch_.sequences, static_cast<double>(stretch_.cached), step));
+         to_duration(options_.slowness *
+                     cost_.steps_s(stretch_.sequences, static_cast<double>(stretch_.cached), step));
 }
 
 std::int64_t Replica::steps_ended(TimePoint now) const {
@@ -157,6 +174,7 @@ void Replica::advance_by(std::int64_t steps) {
   const auto grown = steps * static_cast<std::int64_t>(running_.size());
   cached_tokens_ += grown;
   statistics_.tokens += grown;
+  statistics_.steps += steps;
   stretch_.done += steps;
   statistics_.kv_tokens_peak = std::max(statistics_.kv_tokens_peak, used_after(0) * kKvBlockTokens);
 }
@@ -180,7 +198,8 @@ void Replica::schedule(Simulation& simulation) {
     const auto cached = stretch_.cached + stretch_.done * stretch_.sequences;
     at =
         stretch_.start + to_duration(stretch_.elapsed_s +
-                                     cost_.step_s(stretch_.sequences, static_cast<double>(cached)));
+                                     options_.slowness * cost_.step_s(stretch_.sequences,
+                                                                      static_cast<double>(cached)));
   }
   next_ = simulation.at(std::max(at, simulation.now()), *this, 0);
 }
@@ -243,7 +262,7 @@ double Replica::admit() {
     running_.push_back(running);
   }
   statistics_.prefill_tokens += static_cast<std::int64_t>(tokens);
-  return cost_.prefill_s(tokens, squares);
+  return options_.slowness * cost_.prefill_s(tokens, squares);
 }
 
 void Replica::leave(const Running& gone) {

@@ -34,6 +34,7 @@ struct ReplicaOptions {
   double watermark = 0.01;     ///< of the pool that admission leaves free
   bool share_prompt = true;    ///< one prefill per group
   bool skip = true;            ///< false: one event per step, for tests
+  double slowness = 1;         ///< times as long as the cost model says that everything takes
 };
 
 /// A sample to generate; its length is known to the simulator only.
@@ -46,6 +47,7 @@ struct SimSequence {
 };
 
 struct ReplicaStatistics {
+  std::int64_t steps = 0;              ///< of decode
   std::int64_t tokens = 0;             ///< generated
   std::int64_t prefill_tokens = 0;     ///< computed, recomputed ones too
   std::int64_t recomputed_tokens = 0;  ///< of those: that had been in a cache before
@@ -80,12 +82,27 @@ class Replica : public Process {
   /// Nothing runs from the end of the present step until `resume`; KV stays.
   void pause(Simulation& simulation);
   void resume(Simulation& simulation);
+  /// Counts the steps that have ended by now, which otherwise happens at the next event. What is
+  /// planned stays planned.
+  void settle(Simulation& simulation);
+  /// Calls `visit(sequence)` for each one that is here, as of the last event or `settle`.
+  template <class Visit>
+  void for_each(Visit visit) const {
+    for (const Running& one : running_) visit(one.sequence);
+    for (const SimSequence& one : waiting_) visit(one);
+  }
 
   void on_event(Simulation& simulation, const Event& event) override;
   std::string_view name_of(std::uint32_t) const override { return "replica"; }
 
+  bool paused() const { return paused_; }
   std::int64_t running() const { return static_cast<std::int64_t>(running_.size()); }
   std::int64_t waiting() const { return static_cast<std::int64_t>(waiting_.size()); }
+  std::int64_t pool_tokens() const { return pool_blocks_ * kKvBlockTokens; }
+  /// KV in use, in whole blocks.
+  std::int64_t used_tokens() const { return used_after(0) * kKvBlockTokens; }
+  /// KV that is free after what waits has been admitted; at least 0.
+  std::int64_t free_tokens() const;
   /// Up to the last event.
   const ReplicaStatistics& statistics() const { return statistics_; }
 

@@ -93,10 +93,6 @@ result<void> check_mode(const SimJob& job) {
       {"pacing.groups_per_part", static_cast<double>(job.pacing.groups_per_part), 1},
       {"pacing.slice_max_s", job.pacing.slice_max_s, 0.02},
   }));
-  if (job.mode == SimMode::kPipelined && job.critic)
-    return fail(ErrorCode::kUnsupported,
-                "simulation: pipelined: a critic learns from whole "
-                "batches");
   actors::LedgerOptions ledger = job.pacing.ledger;
   ledger.groups_per_step = job.prompts_per_step;
   return ledger.check();

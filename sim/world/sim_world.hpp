@@ -7,10 +7,13 @@
 //   auto cast = cast_of(*world, advantage);
 //   simulation.run_task(actors::synchronous_step(cast, prompts, 1));
 //
-// The loop programs are those of actors/loops, compiled as they are. A sample's token columns have
-// one element here, so that a batch of thousands of long samples is a few kilobytes; its real sizes
-// lie in the columns `simulated_prompt_tokens` and `simulated_tokens`, and the world's own metrics
-// are made of those.
+// The loop programs are those of actors/loops, compiled as they are. A token id of a simulated
+// sample is a number of real tokens (sample_plan.hpp), so that a batch of thousands of long samples
+// is a few kilobytes, and the world's own metrics are made of real sizes.
+//
+// In the synchronous mode the rollout generates whole batches; in the others it streams
+// (streaming.hpp) and weights land while engines wait. Beside its cost models the world has what
+// the job declares: slow devices, failures, checkpoints, environments.
 // **Ownership:** borrows the simulation; owns engines, links and the log of phases.
 // **Threads:** one.
 // **Invariants:** satisfies `actors::World`; the same job and seed give the same event log.
@@ -21,23 +24,23 @@
 #include "sim/network/shared_links.hpp"
 #include "sim/rollout/replica.hpp"
 #include "sim/world/phase_log.hpp"
+#include "sim/world/run_trace.hpp"
+#include "sim/world/sample_plan.hpp"
 #include "sim/world/sim_job.hpp"
+#include "sim/world/streaming.hpp"
 #include "sim/world/weight_traffic.hpp"
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <queue>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace troupe::sim {
-
-namespace column {
-inline constexpr std::string_view kPromptTokens = "simulated_prompt_tokens";  ///< i64, one a row
-inline constexpr std::string_view kTokens = "simulated_tokens";               ///< i64, generated
-}  // namespace column
 
 /// Sums since the start, of which steps are the differences.
 struct WorldTotals {
@@ -51,6 +54,17 @@ struct WorldTotals {
   double node_bytes = 0;
   double network_bytes = 0;
   std::int64_t trainer_failures = 0;
+};
+
+/// Equal workers that take work in the order in which it comes.
+class WorkerPool {
+ public:
+  explicit WorkerPool(int workers);
+  /// When work of `span_s` that comes now is done.
+  TimePoint done(TimePoint now, double span_s);
+
+ private:
+  std::priority_queue<TimePoint, std::vector<TimePoint>, std::greater<>> free_;
 };
 
 /// Waits for a number of events; many may be under way.
@@ -83,11 +97,24 @@ class SimWorld : private ReplicaListener, private FlowListener {
   };
   class Reward {
    public:
-    explicit Reward(SimWorld& world) : world_(world) {}
+    explicit Reward(SimWorld& world) : world_(world), workers_(world.job_.reward.workers) {}
     runtime::task<runtime::Batch> score(runtime::Batch batch);
 
    private:
     SimWorld& world_;
+    WorkerPool workers_;
+  };
+  class Environment {
+   public:
+    explicit Environment(SimWorld& world, const SimEnvironment& declared)
+        : world_(world), declared_(declared), workers_(declared.workers) {}
+    runtime::task<std::vector<actors::EnvironmentAnswer>> turn(
+        std::vector<actors::EnvironmentTurn> turns);
+
+   private:
+    SimWorld& world_;
+    const SimEnvironment& declared_;
+    WorkerPool workers_;
   };
   /// Policy, reference and critic.
   class Trained {
@@ -104,25 +131,46 @@ class SimWorld : private ReplicaListener, private FlowListener {
       return log_probs(std::move(batch));
     }
     runtime::task<runtime::Metrics> update(runtime::Batch batch);
+    /// Gradients of a part; no optimizer step.
+    runtime::task<runtime::Metrics> accumulate(runtime::Batch part);
+    runtime::task<runtime::Metrics> finish_step();
+    /// There are no gradients to forget.
+    runtime::task<void> abandon_step() { co_return; }
     const TrainCost& cost() const { return cost_; }
 
    private:
+    /// Is busy so long; slow devices and failures make it longer. The seconds it was busy.
+    runtime::task<double> train(double span_s);
+    runtime::Metrics count_update(const runtime::Batch& batch, const TrainWork& work,
+                                  double spent_s);
+    /// Sleeps for what a failure since the last look costs.
+    runtime::task<void> survive();
+    void draw_failure();
+
     SimWorld& world_;
     const std::string name_;
     const SimTrainedRole& role_;
     const TrainCost cost_;
     const std::string column_;
+    std::uint64_t updates_ = 0;
+    std::uint64_t failures_ = 0;
+    std::optional<TimePoint> next_failure_{};
   };
   class Weights {
    public:
     explicit Weights(SimWorld& world) : world_(world) {}
-    runtime::task<runtime::Metrics> publish();
+    runtime::task<runtime::Metrics> publish() { return move(version_.value + 1); }
+    /// To replicas that were made anew.
+    runtime::task<void> publish_present();
     WeightVersion version() const { return version_; }
 
    private:
+    runtime::task<runtime::Metrics> move(std::int64_t version);
+
     SimWorld& world_;
     WeightVersion version_{0};
   };
+  using Streaming = SimStreaming;
   using Policy = Trained;
   using Reference = Trained;
   using Critic = Trained;
@@ -139,15 +187,26 @@ class SimWorld : private ReplicaListener, private FlowListener {
   Trained* reference() { return reference_ ? &*reference_ : nullptr; }
   Trained* critic() { return critic_ ? &*critic_ : nullptr; }
   Weights& weights() { return weights_; }
+  /// Absent in the synchronous mode.
+  SimStreaming* streaming() { return streaming_.get(); }
+  Environment* environment() { return environment_ ? &*environment_ : nullptr; }
 
-  /// Prompt rows of step `step` (from 1): `prompts`, `prompt_ids`, and their lengths.
+  /// Prompt rows of step `step` (from 1): `prompts`, `prompt_ids`.
   runtime::Batch prompts_of(std::int64_t step) const;
+  /// Saves trained roles, when step `step` is one behind which that is done; seconds.
+  runtime::task<double> save_behind(std::int64_t step);
+  /// Everything that goes on is in the log up to now.
+  void flush_phases();
 
   const SimJob& job() const { return job_; }
   const WeightTraffic& traffic() const { return traffic_; }
   PhaseLog& phases() { return phases_; }
   const SharedLinks& links() const { return links_; }
-  const WorldTotals& totals() const { return totals_; }
+  WorldTotals totals() const;
+  RunTrace& trace() { return trace_; }
+  const SamplePlan& plan() const { return *plan_; }
+  /// Of one engine.
+  std::int64_t kv_pool_tokens() const { return kv_pool_tokens_; }
   /// Bytes that device ports and adapters sent.
   double port_bytes() const;
   double adapter_bytes() const;
@@ -157,6 +216,7 @@ class SimWorld : private ReplicaListener, private FlowListener {
   SimWorld(Simulation& simulation, const SimJob& job)
       : simulation_(simulation), job_(job), rollout_(*this), reward_(*this), weights_(*this) {}
   result<void> build();
+  result<void> add_engines();
   result<void> add_links();
   std::vector<LinkId> path_of(const TrafficFlow& flow) const;
   void on_finished(Replica& replica, const SimSequence& sequence) override;
@@ -166,8 +226,7 @@ class SimWorld : private ReplicaListener, private FlowListener {
 
   Simulation& simulation_;
   const SimJob job_;
-  std::optional<LengthModel> prompt_lengths_;
-  std::optional<LengthModel> answer_lengths_;
+  std::optional<SamplePlan> plan_;
   std::optional<DecodeCost> decode_;
   std::vector<std::unique_ptr<Replica>> replicas_;
   SharedLinks links_;
@@ -183,7 +242,12 @@ class SimWorld : private ReplicaListener, private FlowListener {
   std::map<std::uint64_t, std::uint64_t> countdown_of_flow_;
   std::uint64_t last_sequence_ = 0;
   PhaseLog phases_;
+  RunTrace trace_;
   WorldTotals totals_;
+  TimePoint saved_at_{};  ///< what trained roles go back to
+  std::int64_t kv_pool_tokens_ = 0;
+  std::unique_ptr<SimStreaming> streaming_;
+  std::optional<Environment> environment_;
   Rollout rollout_;
   Reward reward_;
   std::optional<Trained> policy_;
@@ -194,16 +258,20 @@ class SimWorld : private ReplicaListener, private FlowListener {
 
 /// The world's cast, as its job has it; `advantage` and the world outlive it.
 inline actors::Cast<SimWorld> cast_of(SimWorld& world, actors::AdvantageStep& advantage) {
-  return {.world = world,
-          .rollout = world.rollout(),
-          .reward = world.reward(),
-          .policy = world.policy(),
-          .reference = world.reference(),
-          .critic = world.critic(),
-          .weights = world.weights(),
-          .advantage = advantage,
-          .sampling = {},
-          .group_size = world.job().group_size};
+  actors::Cast<SimWorld> cast{.world = world,
+                              .rollout = world.rollout(),
+                              .reward = world.reward(),
+                              .policy = world.policy(),
+                              .reference = world.reference(),
+                              .critic = world.critic(),
+                              .weights = world.weights(),
+                              .advantage = advantage,
+                              .sampling = {},
+                              .group_size = world.job().group_size};
+  cast.sampling.max_new_tokens = world.plan().chunks_max();
+  cast.streaming = world.streaming();
+  cast.environment = world.environment();
+  return cast;
 }
 
 }  // namespace troupe::sim

@@ -11,10 +11,10 @@
 // of a pool by cause add up to its idle share.
 
 #include "actors/loops/step_report.hpp"
-#include "actors/pacing/staleness_ledger.hpp"
 #include "sim/rollout/replica.hpp"
 #include "sim/world/phase_log.hpp"
 #include "sim/world/pool_use.hpp"
+#include "sim/world/run_trace.hpp"
 #include "sim/world/sim_job.hpp"
 
 #include <cstdint>
@@ -54,7 +54,8 @@ struct SimStep {
   double update_mfu = 0;           ///< FLOPs of the policy's update / (its time · peak)
   double run_mfu = 0;              ///< FLOPs of all roles and the engines / (span · peak of all)
   std::map<std::int64_t, std::int64_t> staleness{};  ///< versions old at use → groups
-  std::map<std::int64_t, std::int64_t> spans{};      ///< versions inside a sample → groups
+  double span_mean = 0;  ///< versions crossed inside a sample, worst of each group
+  double span_max = 0;
   /// By class of link: `local` copies, `node` (inside), `network`; and what ports and adapters
   /// sent: `device_port`, `adapter`.
   std::map<std::string, double> bytes_by_link{};
@@ -65,41 +66,12 @@ struct SimStep {
   runtime::Metrics metrics{};    ///< the loop's own report
 };
 
-/// An attempt at a sample on one engine, or its stay in an environment.
-struct TrajectorySpan {
-  std::uint64_t group = 0;
-  std::uint32_t sample = 0;
-  int replica = -1;  ///< −1: in its environment
-  TimePoint begin{};
-  TimePoint end{};
-  std::int64_t tokens = 0;          ///< generated in it
-  std::int64_t oldest_version = 0;  ///< of those
-  std::int64_t newest_version = 0;
-  std::string outcome{};  ///< `finished`, `turn`, `interrupted`, `lost`
-};
-
-/// Weights on their way to the engines.
-struct WeightLanding {
-  std::int64_t version = 0;
-  TimePoint begin{};
-  TimePoint end{};
-};
-
-/// KV cache of a replica at one time.
-struct KvSample {
-  int replica = 0;
-  TimePoint at{};
-  std::int64_t tokens = 0;
-  std::int64_t running = 0;
-  std::int64_t waiting = 0;
-};
-
-/// Something that broke; `end`: it works again.
-struct FailureSpan {
-  std::string role{};  ///< `rollout`, `policy`
-  int replica = -1;    ///< of the rollout
-  TimePoint begin{};
-  TimePoint end{};
+/// Groups of samples: issued = trained + open at the end + dropped, by reason.
+struct GroupCounts {
+  std::int64_t issued = 0;
+  std::int64_t trained = 0;
+  std::int64_t open = 0;
+  std::map<std::string, std::int64_t> dropped{};
 };
 
 struct SimOutcome {
@@ -109,13 +81,14 @@ struct SimOutcome {
   std::uint64_t events = 0;
   PhaseLog phases{};
   std::vector<PoolMemory> memory{};
-  std::int64_t kv_pool_tokens = 0;              ///< of one engine
-  std::vector<ReplicaStatistics> replicas{};    ///< of the whole run
-  std::vector<actors::CancelRecord> dropped{};  ///< groups that were issued and never trained
+  std::int64_t kv_pool_tokens = 0;            ///< of one engine
+  std::vector<ReplicaStatistics> replicas{};  ///< of the whole run
+  GroupCounts groups{};                       ///< not in the synchronous mode
   std::vector<FailureSpan> failures{};
   std::vector<WeightLanding> landings{};
   std::vector<TrajectorySpan> trajectories{};  ///< with `trace`
   std::vector<KvSample> kv{};                  ///< with `trace`
+  std::vector<std::uint64_t> prompts{};        ///< of groups trained on, in order; with `trace`
 };
 
 /// Errors of `SimJob::check`, of the planner, and of the loop.

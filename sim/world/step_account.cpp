@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::string_view kTiming = "timing_s/";
 constexpr std::string_view kAge = "staleness/age_";
+constexpr std::string_view kDropped = "async/dropped_";
 constexpr std::string_view kGroups = "/groups";
 
 /// The loop's phases and its histogram of ages, out of its own metrics.
@@ -26,6 +27,9 @@ void read_report(const runtime::Metrics& metrics, SimStep& step) {
       step.staleness[age] += static_cast<std::int64_t>(value);
     }
   }
+  constexpr std::string_view kSpan = "staleness/span/";
+  if (const auto span = metrics.value(std::string(kSpan) + "mean")) step.span_mean = *span;
+  if (const auto span = metrics.value(std::string(kSpan) + "max")) step.span_max = *span;
   step.replicas_lost = static_cast<std::int64_t>(metrics.value("async/replicas_lost").value_or(0));
 }
 
@@ -78,6 +82,7 @@ void StepAccounts::count(const Mark& before, const Mark& now, SimStep& step) con
 }
 
 void StepAccounts::end_step(actors::StepReport report) {
+  world_.flush_phases();
   SimStep step{.step = report.step, .begin = begin_, .end = world_.clock().now()};
   step.span_s = seconds(step.end - step.begin);
   const Mark now = mark();
@@ -91,6 +96,10 @@ void StepAccounts::end_step(actors::StepReport report) {
     spans_ = spans.size();
   else
     world_.phases().clear();
+  for (const auto& [name, entry] : report.metrics)
+    if (name.starts_with(kDropped) && entry.value().value_or(0) > 0)
+      outcome_.groups.dropped[name.substr(kDropped.size())] +=
+          static_cast<std::int64_t>(*entry.value());
   step.metrics = std::move(report.metrics);
   outcome_.steps.push_back(std::move(step));
 }
@@ -100,6 +109,13 @@ void StepAccounts::end_run() {
   outcome_.phases = world_.phases();
   outcome_.memory = memory_of(world_.job());
   outcome_.replicas = world_.replica_statistics();
+  outcome_.kv_pool_tokens = world_.kv_pool_tokens();
+  RunTrace& trace = world_.trace();
+  outcome_.failures = std::move(trace.failures);
+  outcome_.landings = std::move(trace.landings);
+  outcome_.trajectories = std::move(trace.trajectories);
+  outcome_.kv = std::move(trace.kv);
+  outcome_.prompts = std::move(trace.prompts);
 }
 
 }  // namespace troupe::sim
