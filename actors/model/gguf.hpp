@@ -8,7 +8,7 @@
 // so shapes are row-major like everywhere else. Every violation is one error that names the file,
 // the byte or tensor, and both values. Memory is bounded by a small multiple of the header: numbers
 // and strings stay in the file, and no count is believed before that many bytes are there.
-// **Ownership:** a `GgufHeader` views the bytes it was parsed from; a `GgufFile` owns both.
+// **Ownership:** a `GgufHeader` views the bytes it was parsed from; an opened `GgufFile` owns both.
 // **Threads:** const access from any thread.
 // **Invariants:** all ranges lie in the file, are whole blocks, and follow each other with nothing
 // but padding between; keys and tensor names are unique UTF-8.
@@ -117,6 +117,8 @@ class GgufFile {
  public:
   /// Maps and checks `path`. Errors: kNotFound, kIo, and those of parse_gguf.
   static result<GgufFile> open(const std::filesystem::path& path);
+  /// The same for bytes in memory, which must outlive it; `place` names them in messages.
+  static result<GgufFile> of_image(std::span<const std::byte> image, std::string_view place);
 
   GgufFile(GgufFile&&) noexcept;
   GgufFile& operator=(GgufFile&&) noexcept;
