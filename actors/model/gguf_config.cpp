@@ -27,8 +27,7 @@ class ConfigReader {
     TROUPE_TRY(config_.rms_norm_eps, metadata_.number(key("attention.layer_norm_rms_epsilon")));
     TROUPE_TRY_VOID(read_rope());
     TROUPE_TRY_VOID(read_token_ids());
-    if (auto valid = config_.validate(); !valid)
-      return fail(valid.error().code, "{}: {}", metadata_.place(), valid.error().message);
+    TROUPE_TRY_VOID(check());
     TROUPE_TRY_VOID(read_rope_factors());
     return config_;
   }
@@ -42,6 +41,12 @@ class ConfigReader {
                                     std::string_view wanted) const {
     return fail(ErrorCode::kUnsupported, "{}: key {} is {}, supported is only {}",
                 metadata_.place(), name, value, wanted);
+  }
+
+  result<void> check() const {
+    if (auto valid = config_.validate(); !valid)
+      return fail(valid.error().code, "{}: {}", metadata_.place(), valid.error().message);
+    return {};
   }
 
   /// What this decoder has no counterpart for, in a file that sets it.
@@ -157,7 +162,7 @@ class ConfigReader {
                     .low_freq_factor = 1.0,
                     .high_freq_factor = 4.0,
                     .original_positions = 8192};
-    TROUPE_TRY_VOID(config_.validate());
+    TROUPE_TRY_VOID(check());
     const std::vector<double> scaled = rope_inverse_frequencies(config_);
     for (std::size_t i = 0; i < divisors.size(); ++i) {
       const double wanted = plain[i] / scaled[i];
