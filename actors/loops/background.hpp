@@ -26,17 +26,20 @@ class Bell {
   Bell& operator=(const Bell&) = delete;
 
   void ring() {
+    if (!std::exchange(waited_, false)) return;
     const auto rung = end_;
     renew();
     rung.complete({});
   }
   /// Until the next ring, or `until`; throws when cancelled. The bell outlives the wait's start.
   runtime::task<bool> wait(TimePoint until) {
+    waited_ = true;
     return runtime::over_by(runtime::Ref<runtime::Signal>(next_.shared()), until);
   }
 
  private:
   void renew() { std::tie(next_, end_) = runtime::make_pending<void>(); }
+  bool waited_ = false;  ///< somebody does since the last ring
   runtime::pending<void> next_;
   runtime::completer<void> end_;
 };

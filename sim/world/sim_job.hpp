@@ -75,9 +75,9 @@ struct SimPacing {
   actors::TakeOrder order = actors::TakeOrder::kReady;
   std::int64_t groups_per_part = 16;  ///< of a pipelined step
   KvAtUpdate kv = KvAtUpdate::kKeep;
-  /// Longest time that a replica goes on without looking for new work. Real engines look every
-  /// 20 ms; a slice here begins with that and doubles while nothing happens.
-  double slice_max_s = 2;
+  /// Longest time that a replica goes on without telling how far it is. Real engines do every
+  /// 20 ms; here as soon when something may bring it work, and else so.
+  double slice_max_s = 10;
 };
 
 /// Devices that are slower than their kind: declared.

@@ -157,7 +157,7 @@ void SimWorld::log_phase(const SimTrainedRole& role, const std::string& name, co
 double SimWorld::port_bytes() const {
   double bytes = 0;
   for (const DeviceLinks& one : device_links_) bytes += links_.bytes_sent(one.out);
-  return bytes;
+  return bytes * static_cast<double>(std::max<std::int64_t>(moves_, 1));
 }
 
 double SimWorld::adapter_bytes() const {
@@ -166,7 +166,7 @@ double SimWorld::adapter_bytes() const {
   for (const DevicePool& pool : job_.pools)
     for (int i = 0; i < pool.devices; ++i, ++device)
       if (i % pool.device.per_node == 0) bytes += links_.bytes_sent(device_links_[device].nic_out);
-  return bytes;
+  return bytes * static_cast<double>(std::max<std::int64_t>(moves_, 1));
 }
 
 WorldTotals SimWorld::totals() const {

@@ -217,6 +217,7 @@ class SimWorld : private ReplicaListener, private FlowListener {
       : simulation_(simulation), job_(job), rollout_(*this), reward_(*this), weights_(*this) {}
   result<void> build();
   result<void> add_engines();
+  runtime::task<void> move_weights();
   result<void> add_links();
   std::vector<LinkId> path_of(const TrafficFlow& flow) const;
   void on_finished(Replica& replica, const SimSequence& sequence) override;
@@ -237,6 +238,8 @@ class SimWorld : private ReplicaListener, private FlowListener {
   std::vector<DeviceLinks> device_links_;  ///< by number over all pools
   std::vector<double> nic_latency_;        ///< by device
   WeightTraffic traffic_;
+  std::int64_t moves_ = 0;  ///< of the weights; the first over the links, flow by flow
+  Duration move_span_{};
   Countdowns countdowns_;
   std::map<std::uint64_t, std::uint64_t> countdown_of_sequence_;
   std::map<std::uint64_t, std::uint64_t> countdown_of_flow_;
