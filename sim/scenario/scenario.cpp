@@ -195,7 +195,8 @@ void read_declared(const Config& config, SimJob& job) {
       .workers = config.get<int>(at + "environment.workers")};
 }
 
-result<void> read_work(const Config& config, const ScenarioRoles& roles, SimJob& job) {
+result<void> read_work(const Config& config, const ScenarioRoles& roles, Scenario& scenario) {
+  SimJob& job = scenario.job;
   job.seed = static_cast<std::uint64_t>(config.get_optional<std::int64_t>("simulation.seed")
                                             .value_or(config.get<std::int64_t>("trainer.seed")));
   TROUPE_TRY(job.mode, sim_mode_from_name(config.get<std::string>("trainer.mode")));
@@ -217,6 +218,7 @@ result<void> read_work(const Config& config, const ScenarioRoles& roles, SimJob&
     const runtime::Value& value = config.value(section + "." + key);
     const auto* whole = std::get_if<std::int64_t>(&value);
     TROUPE_TRY(const Constant constant, constant_from_name(key));
+    scenario.given.push_back(constant);
     TROUPE_TRY_VOID(job.constants.set(
         constant, whole != nullptr ? static_cast<double>(*whole) : std::get<double>(value)));
   }
@@ -273,7 +275,7 @@ result<Scenario> read_scenario(const Config& config, const ScenarioRoles& roles)
   SimJob& job = scenario.job;
   TROUPE_TRY(const Catalogue catalogue, read_catalogue(config));
   TROUPE_TRY(const std::vector<RoleSet> sets, sets_of(config, roles));
-  TROUPE_TRY_VOID(read_work(config, roles, job));
+  TROUPE_TRY_VOID(read_work(config, roles, scenario));
   TROUPE_TRY(scenario.placement, place_sets(config, catalogue, sets, job));
   TROUPE_TRY_VOID(add_roles(config, catalogue, roles, sets, job));
   reserve_memory(job);

@@ -31,6 +31,7 @@ struct ScenarioRoles {
 struct Scenario {
   SimJob job{};
   SampleKeys sampling{};
+  std::vector<Constant> given{};         ///< constants that the configuration sets
   std::vector<std::string> placement{};  ///< a line a pool
   std::vector<std::string> notes{};      ///< what the simulator leaves out of this run
 };
