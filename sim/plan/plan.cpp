@@ -1,0 +1,175 @@
+#include "sim/plan/plan.hpp"
+
+#include "sim/plan/search.hpp"
+#include "sim/plan/why.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace troupe::sim {
+namespace {
+
+/// Runs a candidate in the simulator.
+result<PlannedRun> simulated(RoleTimes& times, const Found& found) {
+  const PlanRequest& request = times.request();
+  PlannedRun run;
+  run.candidate = found.candidate;
+  run.estimate = found.estimate;
+  SimJob job = job_of(request, found.candidate);
+  const bool ahead = found.candidate.mode != SimMode::kSynchronous;
+  // The first steps of loops that run ahead begin with nothing under way.
+  const std::int64_t warm = ahead ? found.candidate.staleness + 1 : 0;
+  job.steps = warm + (ahead ? request.simulated_steps : 1);
+  SimulateOptions options;
+  options.keep_phases = false;
+  TROUPE_TRY(const SimOutcome outcome, simulate(job, options));
+  double tokens = 0;
+  double stale = 0;
+  double groups = 0;
+  std::int64_t steps = 0;
+  for (const SimStep& step : outcome.steps) {
+    if (step.step <= warm) continue;
+    ++steps;
+    run.step_s += step.span_s;
+    tokens += step.prompt_tokens + step.answer_tokens;
+    run.preemptions += static_cast<double>(step.preemptions);
+    for (const auto& [phase, span_s] : step.phases_s) run.phases_s[phase] += span_s;
+    for (const auto& [age, count] : step.staleness) {
+      stale += static_cast<double>(age * count);
+      groups += static_cast<double>(count);
+    }
+  }
+  if (steps == 0)
+    return fail(ErrorCode::kInternal, "plan: {}: the simulation ended after {} of {} steps",
+                found.candidate.describe(request), outcome.steps.size(), job.steps);
+  const auto count = static_cast<double>(steps);
+  run.step_s /= count;
+  run.preemptions /= count;
+  tokens /= count;
+  for (auto& [phase, span_s] : run.phases_s) span_s /= count;
+  run.staleness_mean = groups > 0 ? stale / groups : 0;
+  double price = 0;
+  for (const PlannedSet& set : found.candidate.sets)
+    price += set.devices * request.offers[set.offer].device.price_per_hour;
+  run.tokens_per_s_device = tokens / run.step_s / found.candidate.devices();
+  run.cost_per_step = run.step_s / 3600 * price;
+  run.cost_per_mtokens = run.cost_per_step / (tokens / 1e6);
+  run.memory = outcome.memory;
+  run.objective = objective_of(request, run.step_s, price);
+  run.why = why_of(times, found.candidate, found.estimate);
+  return run;
+}
+
+void simulate_into(RoleTimes& times, const std::vector<Found>& all, std::vector<PlannedRun>& runs,
+                   std::vector<std::string>& refused) {
+  for (const Found& found : all) {
+    auto run = simulated(times, found);
+    if (run)
+      runs.push_back(std::move(*run));
+    else
+      refused.push_back(fmt::format("{}: {}", found.candidate.describe(times.request()),
+                                    run.error().to_string()));
+  }
+  std::stable_sort(runs.begin(), runs.end(), [](const PlannedRun& a, const PlannedRun& b) {
+    return a.objective < b.objective;
+  });
+}
+
+struct Form {
+  const char* name;
+  std::vector<RoleMask> sets;
+  bool halves;
+  bool ahead;
+};
+
+/// Usual placements: those that HybridFlow compares with, and equal halves for trainer and rollout.
+std::vector<Form> usual_forms(const PlanRequest& request) {
+  RoleMask all = 0;
+  std::vector<RoleMask> alone;
+  for (const PlanRole role : request.roles()) {
+    all |= mask_of(role);
+    alone.push_back(mask_of(role));
+  }
+  const RoleMask rollout = mask_of(PlanRole::kRollout);
+  const RoleMask critic = all & (mask_of(PlanRole::kCritic) | mask_of(PlanRole::kRewardModel));
+  std::vector<Form> forms = {{"all roles on the same devices", {all}, false, false}};
+  if (critic != 0)
+    forms.push_back({"halves: policy side | critic side", {all & ~critic, critic}, true, false});
+  forms.push_back({"halves: trainer | rollout ahead", {all & ~rollout, rollout}, true, true});
+  if (alone.size() > 2) forms.push_back({"each role on its own", alone, false, false});
+  return forms;
+}
+
+std::vector<Baseline> baselines_of(SetOptions& options, std::vector<std::string>& refused) {
+  std::vector<Baseline> baselines;
+  for (const Form& form : usual_forms(options.times().request())) {
+    SearchOptions wanted;
+    wanted.best = wanted.of_shape = 1;
+    wanted.halves = form.halves;
+    wanted.wanted = [&form](const PlanShape& shape) {
+      return shape.sets == form.sets && (shape.mode != SimMode::kSynchronous) == form.ahead;
+    };
+    const auto found = search(options, wanted);
+    Baseline baseline{.name = form.name, .run = std::nullopt};
+    std::vector<PlannedRun> runs;
+    if (found) simulate_into(options.times(), found->best, runs, refused);
+    if (!runs.empty()) baseline.run = runs.front();
+    baselines.push_back(std::move(baseline));
+  }
+  return baselines;
+}
+
+/// The best that a real run of this build can place.
+result<void> add_runnable(const PlanRequest& request, Plan& plan) {
+  for (const PlannedRun& run : plan.best) {
+    if (!run.candidate.is_runnable()) continue;
+    plan.runnable = run;
+    return {};
+  }
+  PlanRequest real = request;
+  real.split_trained = false;
+  real.expert_parallel = false;
+  TROUPE_TRY(RoleTimes times, RoleTimes::create(real));
+  SetOptions options(times);
+  SearchOptions wanted;
+  wanted.best = std::min<std::size_t>(4, request.simulate_best);
+  wanted.wanted = [](const PlanShape& shape) {
+    return (shape.mode == SimMode::kSynchronous) == (shape.sets.size() == 1);
+  };
+  TROUPE_TRY(const Searched searched, search(options, wanted));
+  std::vector<PlannedRun> runs;
+  simulate_into(times, searched.best, runs, plan.refused);
+  if (!runs.empty()) plan.runnable = runs.front();
+  return {};
+}
+
+}  // namespace
+
+result<Plan> make_plan(const PlanRequest& request) {
+  TROUPE_TRY(RoleTimes times, RoleTimes::create(request));
+  SetOptions options(times);
+  SearchOptions wanted;
+  wanted.best = request.simulate_best;
+  TROUPE_TRY(const Searched searched, search(options, wanted));
+  if (searched.best.empty()) return fail(infeasible(request));
+  Plan plan;
+  plan.shapes = shapes_of(request).size();
+  plan.looked_at = searched.looked_at;
+  simulate_into(times, searched.best, plan.best, plan.refused);
+  if (plan.best.empty())
+    return fail(ErrorCode::kInternal,
+                "plan: the simulator refused all {} candidates, the first: {}",
+                searched.best.size(), plan.refused.front());
+  plan.baselines = baselines_of(options, plan.refused);
+  TROUPE_TRY_VOID(add_runnable(request, plan));
+  // A usual placement may turn out better than all that were ranked before it.
+  for (const Baseline& baseline : plan.baselines) {
+    if (!baseline.run || baseline.run->objective >= plan.best.front().objective) continue;
+    plan.best.insert(plan.best.begin(), *baseline.run);
+  }
+  return plan;
+}
+
+}  // namespace troupe::sim
