@@ -41,6 +41,9 @@ struct AdvantageOptions {
   double lambda = 1;  ///< `gae`
   /// Divide by the group's standard deviation; unset: as the estimator's paper does.
   std::optional<bool> norm_by_std = {};
+  /// Bring the batch's advantages to mean 0 and deviation 1; `gae`. Without, a sample's advantages
+  /// depend on the sample alone.
+  bool whiten = true;
 };
 
 /// What a batch could not tell; the numbers behind `critic/zero_variance_groups` and the like.
@@ -69,8 +72,8 @@ AdvantageRegistry default_advantages();
 // Each estimator; errors are kInvalidArgument for shapes, missing columns and NaN, kConfig for an
 // option that it does not use.
 
-/// Generalised advantage estimation (Schulman et al. 2016), skipping masked tokens; whitened.
-/// returns = L + V before whitening.
+/// Generalised advantage estimation (Schulman et al. 2016), skipping masked tokens; whitened
+/// unless asked not to. returns = L + V before whitening.
 result<AdvantageOutput> gae_advantage(const AdvantageInput&, const AdvantageOptions&);
 /// (s - mean) / (std + 1e-6) in the group (DeepSeekMath 2024); without std: Dr.GRPO.
 result<AdvantageOutput> grpo_advantage(const AdvantageInput&, const AdvantageOptions&);

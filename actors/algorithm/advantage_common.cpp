@@ -26,6 +26,8 @@ result<void> check_advantage(const AdvantageInput& input, const AdvantageOptions
     return fail(ErrorCode::kConfig,
                 "norm_by_std: true is set, but {} does not divide by a standard deviation",
                 estimator);
+  if (!options.whiten && !read.whiten)
+    return fail(ErrorCode::kConfig, "whiten: false is set, but {} does not read it", estimator);
   return {};
 }
 

@@ -20,6 +20,7 @@ struct OptionsRead {
   bool gamma = false;
   bool lambda = false;
   bool norm_by_std = false;
+  bool whiten = false;
 };
 
 /// Layout, rewards and options; kConfig for an option that is set and not read.

@@ -177,9 +177,10 @@ result<Batch> AdvantageStep::operator()(const Batch& batch, runtime::PullMeter* 
                             options_.kl_kind, options_.kl_controller.beta));
     rewards = std::move(penalty.rewards);
     const double kl = penalty.kl.weight > 0 ? penalty.kl.sum / penalty.kl.weight : 0.0;
-    metrics.add("actor/reward_kl_penalty", kl, Reduction::kMean);
+    metrics.add("actor/reward_kl_penalty", kl, Reduction::kMean, penalty.kl.weight);
     metrics.add("actor/reward_kl_penalty_coeff", options_.kl_controller.beta, Reduction::kLast);
-    options_.kl_controller.update(kl, static_cast<std::int64_t>(penalty.kl.weight));
+    kl_seen_.sum += penalty.kl.sum;
+    kl_seen_.weight += penalty.kl.weight;
   }
   report_sequences(metrics, "critic/rewards", view, rewards);
 
@@ -193,7 +194,10 @@ result<Batch> AdvantageStep::operator()(const Batch& batch, runtime::PullMeter* 
   if (!columns.values.empty()) {
     report_tokens(metrics, "critic/values", columns, columns.values);
     TROUPE_TRY(const auto explained, explained_variance(view, columns.values, advantage.returns));
-    if (explained) metrics.add("critic/vf_explained_var", *explained, Reduction::kLast);
+    // Of a step in parts: the mean over them.
+    if (explained)
+      metrics.add("critic/vf_explained_var", *explained, Reduction::kMean,
+                  static_cast<double>(columns.values.size()));
   }
   WeightedSums counts;
   add_report(advantage.report, counts);
@@ -206,6 +210,13 @@ result<Batch> AdvantageStep::operator()(const Batch& batch, runtime::PullMeter* 
     TROUPE_TRY_VOID(out.set(std::string(column::kReturns),
                             Column::jagged(std::move(advantage.returns), lengths)));
   return out;
+}
+
+void AdvantageStep::end_step() {
+  if (kl_seen_.weight > 0)
+    options_.kl_controller.update(kl_seen_.sum / kl_seen_.weight,
+                                  static_cast<std::int64_t>(kl_seen_.weight));
+  kl_seen_ = {};
 }
 
 }  // namespace troupe::actors

@@ -2,6 +2,7 @@
 
 // The step of a loop that runs on the controller: scores to token rewards to advantages.
 //
+// A step may come in parts: the KL coefficient is the same for all of them, and moves at the end.
 // Reads only small columns (scores, groups, lengths; values and log-probs where the estimator or
 // an in-reward KL needs them), and returns the new columns as a batch to merge.
 // **Ownership:** owns the KL controller, whose coefficient is part of a checkpoint.
@@ -42,12 +43,18 @@ class AdvantageStep {
   result<runtime::Batch> operator()(const runtime::Batch& batch,
                                     runtime::PullMeter* meter = nullptr);
 
+  /// All of the step was seen: an adaptive coefficient moves by its mean KL.
+  void end_step();
+  /// What was seen of the step does not count.
+  void abandon_step() { kl_seen_ = {}; }
+
   const AdvantageStepOptions& options() const { return options_; }
   const KlController& kl_controller() const { return options_.kl_controller; }
   void set_kl_controller(const KlController& controller) { options_.kl_controller = controller; }
 
  private:
   AdvantageStepOptions options_;
+  WeightedSum kl_seen_;  ///< of the step's parts so far
 };
 
 }  // namespace troupe::actors

@@ -109,6 +109,7 @@ runtime::task<void> learn(Cast<W>& cast, runtime::Batch batch, const runtime::Ba
       runtime::value_or_throw(report.metrics.merge(learned));
     }
   }
+  cast.advantage.end_step();
   finish_correction(report.metrics);
 }
 

@@ -263,6 +263,7 @@ template <World W>
 runtime::task<void> RolloutService<W>::tick() {
   while (!stopping_) {
     co_await runtime::sleep_for(options_.tick_every);
+    told_to_stop_ = told_to_stop_ || (options_.stop && options_.stop());
     book_.tick(now());
     changed();
   }

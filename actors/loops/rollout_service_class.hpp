@@ -60,6 +60,9 @@ struct ServiceOptions {
 
   Duration no_progress_within = std::chrono::minutes(10);  ///< then a wait ends by an error
   Duration tick_every = std::chrono::milliseconds(50);     ///< deadlines are looked at so often
+  /// Looked at as often; once it says true, the trainer waits for nothing any more: waits for
+  /// groups throw kCancelled, samples that a publication waits for are given back.
+  std::function<bool()> stop{};
 
   result<void> check() const;
 };
@@ -108,6 +111,8 @@ class RolloutService {
   runtime::Metrics end_step();
   /// What was taken may be taken again.
   void abandon_step() { book_.abandon_step(); }
+  /// `stop` said so.
+  bool told_to_stop() const { return told_to_stop_; }
   /// Until nothing generates, or nobody is left who could.
   runtime::task<void> quiesce();
   /// All replicas serve `version`; revived ones join.
@@ -204,14 +209,16 @@ class RolloutService {
   bool waits_ = false;  ///< the trainer, for groups
   bool paused_ = false;
   bool stopping_ = false;
+  bool told_to_stop_ = false;
   std::optional<Error> failure_;  ///< of background work
   std::optional<Error> last_loss_;
 
   RolloutMark mark_;
   runtime::Metrics gathered_;  ///< of replicas and rewards in this step
   TimePoint step_begin_{};
-  Duration trainer_idle_{0};
-  Duration alive_{0};  ///< of replicas, summed
+  Duration waited_for_groups_{0};
+  Duration waited_for_samples_{0};  ///< that a publication waits for
+  Duration alive_{0};               ///< of replicas, summed
   Duration busy_{0};
   std::unique_ptr<BackgroundTasks> background_;  ///< last: its tasks use the rest
 };

@@ -20,9 +20,9 @@ result<std::unique_ptr<RolloutService<W>>> RolloutService<W>::open(
   TROUPE_TRY_VOID(options.check());
   if (cast.streaming == nullptr)
     return fail(ErrorCode::kUnsupported, "asynchronous rollout: this world cannot stream");
-  if (cast.advantage.options().greedy_baseline)
+  if (cast.advantage.options().greedy_baseline && cast.environment != nullptr)
     return fail(ErrorCode::kUnsupported,
-                "asynchronous rollout: the greedy baseline of remax needs all ranks at once");
+                "asynchronous rollout: the greedy baseline of remax has no environment's turns");
   const TimePoint now = cast.world.clock().now();
   auto book = state.empty() ? RolloutBook::create(options.rollout)
                             : RolloutBook::restore(options.rollout, state, now);
@@ -184,6 +184,7 @@ runtime::task<StepGroups> RolloutService<W>::take_some(std::int64_t least, std::
     throw_failure();
     const std::int64_t enough = std::min(least, book_.wanted());
     if (enough == 0) break;
+    if (told_to_stop_) break;
     if (book_.ready() >= enough || book_.dry()) {
       const bool last = book_.dry();
       taken = book_.take(most, now());
@@ -196,7 +197,10 @@ runtime::task<StepGroups> RolloutService<W>::take_some(std::int64_t least, std::
   waits_ = false;
   changed();
   co_await recall(true);
-  trainer_idle_ += now() - begin;
+  waited_for_groups_ += now() - begin;
+  if (told_to_stop_ && taken.groups.empty() && book_.wanted() > 0)
+    throw runtime::Failure(
+        runtime::cancelled("rollout: told to stop while a step waited for groups"));
   co_return runtime::value_or_throw(groups_of(std::move(taken)));
 }
 
@@ -223,13 +227,15 @@ runtime::Metrics RolloutService<W>::end_step() {
   const double alive = seconds(alive_);
   const double idle = std::max(alive - seconds(busy_), 0.0);
   using runtime::Reduction;
-  metrics.add("time/wait_for_batch", seconds(trainer_idle_), Reduction::kSum);
+  metrics.add("time/wait_for_batch", seconds(waited_for_groups_), Reduction::kSum);
+  metrics.add("time/wait_for_samples", seconds(waited_for_samples_), Reduction::kSum);
   metrics.add("time/wait_for_policy", alive > 0 ? idle / alive * wall : 0, Reduction::kSum);
-  metrics.add("trainer/idle_ratio", std::min(seconds(trainer_idle_) / wall, 1.0), Reduction::kLast);
+  const double waited = seconds(waited_for_groups_ + waited_for_samples_);
+  metrics.add("trainer/idle_ratio", std::min(waited / wall, 1.0), Reduction::kLast);
   metrics.add("rollouter/idle_ratio", alive > 0 ? idle / alive : 1, Reduction::kLast);
   metrics.add("rollouter/replicas", static_cast<double>(pumps_.size()), Reduction::kLast);
   step_begin_ = now();
-  trainer_idle_ = alive_ = busy_ = Duration::zero();
+  waited_for_groups_ = waited_for_samples_ = alive_ = busy_ = Duration::zero();
   changed();
   return metrics;
 }
@@ -243,12 +249,15 @@ void RolloutService<W>::published(WeightVersion version) {
 
 template <World W>
 runtime::task<void> RolloutService<W>::quiesce() {
+  const TimePoint begin = now();
   Watch watch;
   const auto runs = [](const auto& one) { return !one.second->held; };
-  while (book_.generating() > 0 && std::ranges::any_of(pumps_, runs)) {
+  while (!told_to_stop_ && book_.generating() > 0 && std::ranges::any_of(pumps_, runs)) {
     changed();
     co_await wait_for_change(watch, "a publication waits for samples under way");
   }
+  if (told_to_stop_) co_await pause();
+  waited_for_samples_ += now() - begin;
 }
 
 template <World W>

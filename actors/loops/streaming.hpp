@@ -118,13 +118,15 @@ concept VersionedWeightsRole = requires(Role& role) {
   { role.publish_present() } -> std::same_as<runtime::task<void>>;
 };
 
-/// A policy role that learns from a step's groups part by part.
+/// A trained role (policy, critic) that learns from a step's groups part by part.
 template <class Role>
-concept AccumulatingPolicyRole = requires(Role& role, runtime::Batch part) {
+concept AccumulatingRole = requires(Role& role, runtime::Batch part) {
   /// Adds the gradients of complete groups; no optimizer step. Same columns as `update`.
   { role.accumulate(std::move(part)) } -> std::same_as<runtime::task<runtime::Metrics>>;
   /// Divides by the true denominators of all parts, clips, and takes the optimizer step.
   { role.finish_step() } -> std::same_as<runtime::task<runtime::Metrics>>;
+  /// Forgets the gradients of the parts so far, also of a step that broke: as before the step.
+  { role.abandon_step() } -> std::same_as<runtime::task<void>>;
 };
 
 }  // namespace troupe::actors

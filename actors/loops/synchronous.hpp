@@ -8,6 +8,7 @@
 // **Invariants:** the policy that generated equals the policy that is updated (bound 0): weights
 // are published before the step ends.
 
+#include "actors/loops/greedy_baseline.hpp"
 #include "actors/loops/learn.hpp"
 
 #include <cstdint>
@@ -15,18 +16,6 @@
 #include <utility>
 
 namespace troupe::actors {
-
-/// Scores of one greedy sample per prompt, repeated over the group: ReMax's baseline.
-template <World W>
-runtime::task<runtime::Column> greedy_baseline(Cast<W>& cast, runtime::Batch prompts) {
-  SamplingOptions greedy = cast.sampling;
-  greedy.temperature = 0;
-  runtime::Batch numbered = runtime::value_or_throw(number_samples(prompts, 1));
-  runtime::Batch batch = co_await cast.rollout.generate(std::move(numbered), std::move(greedy));
-  runtime::Batch scored = co_await cast.reward.score(std::move(batch));
-  runtime::Batch one = runtime::value_or_throw(scored.select({std::string(column::kScores)}));
-  co_return one.repeat(cast.group_size).column(column::kScores);
-}
 
 /// One step on `prompts` [B/G rows of a prompt batch]. `step` counts from 1. Throws `Failure`.
 template <World W>

@@ -3,6 +3,7 @@
 #include "actors/algorithm/advantage.hpp"
 #include "actors/train/streamed_update.hpp"
 #include "apps/training/config_seconds.hpp"
+#include "apps/training/judge_keys.hpp"
 #include "apps/training/role_keys.hpp"
 #include "runtime/base/check.hpp"
 
@@ -177,10 +178,34 @@ result<void> check_pacing(const Config& c) {
 
 result<void> check_estimator_of_loop(const Config& c) {
   const auto mode = c.get<std::string>(kMode);
-  const auto estimator = c.get<std::string>("algorithm.adv_estimator");
-  if (estimator == "remax")
+  if (c.get<std::string>("algorithm.adv_estimator") != "remax") return {};
+  if (mode == "pipelined")
     return c.refuse("algorithm.adv_estimator",
-                    "needs a greedy sample of each prompt, which {} = {} does not generate", kMode,
+                    "needs a greedy sample of each prompt, for which {} = {} would stop at every "
+                    "part; take async or one_step_off",
+                    kMode, mode);
+  if (!c.get<std::string>("environment.name").empty())
+    return c.refuse("algorithm.adv_estimator",
+                    "needs greedy samples, which have no turns of environment.name = {}",
+                    c.get<std::string>("environment.name"));
+  return {};
+}
+
+/// One optimizer step of a role at the end of a pipelined step, in the order of issue.
+result<void> check_pipelined_role(const Config& c, const std::string& section) {
+  const auto mode = c.get<std::string>(kMode);
+  const auto batch = c.get<std::int64_t>("data.train_batch_size");
+  const std::int64_t mini = minibatch_prompts(c, section);
+  if (mini != batch)
+    return c.refuse(section + ".ppo_mini_batch_size",
+                    "cuts a step of data.train_batch_size = {} prompts into several updates ({}); "
+                    "{} = {} makes one of them",
+                    batch, mini, kMode, mode);
+  if (c.get<std::int64_t>(section + ".ppo_epochs") != 1)
+    return c.refuse(section + ".ppo_epochs", "passes twice over samples that {} = {} sees once",
+                    kMode, mode);
+  if (c.get<bool>(section + ".shuffle"))
+    return c.refuse(section + ".shuffle", "contradicts {} = {}, which trains in issue order", kMode,
                     mode);
   return {};
 }
@@ -189,43 +214,39 @@ result<void> check_estimator_of_loop(const Config& c) {
 result<void> check_pipelined(const Config& c) {
   const auto mode = c.get<std::string>(kMode);
   if (mode != "pipelined") return {};
-  const std::string at = std::string(kActor) + ".";
-  const auto batch = c.get<std::int64_t>("data.train_batch_size");
-  const auto mini = c.get_optional<std::int64_t>(at + "ppo_mini_batch_size")
-                        .value_or(std::min<std::int64_t>(batch, 256));
-  if (mini != batch)
-    return c.refuse(at + "ppo_mini_batch_size",
-                    "cuts a step of data.train_batch_size = {} prompts into several updates ({}); "
-                    "{} = {} makes one of them",
-                    batch, mini, kMode, mode);
-  const auto epochs = c.get<std::int64_t>(at + "ppo_epochs");
-  if (epochs != 1)
-    return c.refuse(at + "ppo_epochs", "passes twice over samples that {} = {} sees once", kMode,
-                    mode);
-  if (c.get<bool>(at + "shuffle"))
-    return c.refuse(at + "shuffle", "contradicts {} = {}, which trains in issue order", kMode,
-                    mode);
+  TROUPE_TRY_VOID(check_pipelined_role(c, kActor));
+  if (wants_critic(c)) TROUPE_TRY_VOID(check_pipelined_role(c, "critic"));
   const auto estimator = c.get<std::string>("algorithm.adv_estimator");
+  if (estimator == "gae" && c.get<bool>("algorithm.whiten_advantages"))
+    return c.refuse("algorithm.whiten_advantages",
+                    "needs the mean over the whole step, {} = {} trains its groups one by one; "
+                    "false leaves advantages as they are",
+                    kMode, mode);
   // A program's own estimator is judged where its registry is at hand (check_streamed_update).
-  if (actors::default_advantages().find(estimator) && !actors::advantage_is_group_local(estimator))
+  if (estimator != "gae" && actors::default_advantages().find(estimator) &&
+      !actors::advantage_is_group_local(estimator))
     return c.refuse("algorithm.adv_estimator",
                     "normalises over the whole step, {} = {} trains its groups one by one", kMode,
                     mode);
-  if (c.get_optional<bool>("critic.enable").value_or(false))
-    return c.refuse("critic.enable", "a critic learns from whole steps, {} = {} has none", kMode,
-                    mode);
-  if (c.get<bool>("algorithm.use_kl_in_reward"))
-    return c.refuse("algorithm.use_kl_in_reward",
-                    "has a coefficient that follows whole steps, {} = {} shapes rewards part by "
-                    "part",
-                    kMode, mode);
   if (c.get_optional<std::string>("async.order") == std::optional<std::string>("ready"))
     return c.refuse("async.order",
                     "would make gradients depend on arrival; {} = {} trains by issue", kMode, mode);
   const auto part = c.get<std::int64_t>("async.groups_per_part");
+  const auto batch = c.get<std::int64_t>("data.train_batch_size");
   if (part > batch)
     return c.refuse("async.groups_per_part", "is more than data.train_batch_size = {}", batch);
   return {};
+}
+
+result<void> check_sleep(const Config& c) {
+  if (c.get<int>("actor_rollout_ref.rollout.sleep_level") == 1) return {};
+  if (!streams(c))
+    return c.refuse("actor_rollout_ref.rollout.sleep_level",
+                    "would take the weights from samples between turns of environment.name = {}",
+                    c.get<std::string>("environment.name"));
+  return c.refuse("actor_rollout_ref.rollout.sleep_level",
+                  "would take the weights from samples under way with {} = {}", kMode,
+                  c.get<std::string>(kMode));
 }
 
 result<void> check_pools(const Config& c) {
@@ -236,10 +257,6 @@ result<void> check_pools(const Config& c) {
     if (devices % tp != 0)
       return c.refuse(key, "cannot be cut into engines of {} = {}", kRolloutTp, tp);
   }
-  if (c.get<int>("actor_rollout_ref.rollout.sleep_level") != 1)
-    return c.refuse("actor_rollout_ref.rollout.sleep_level",
-                    "would take the weights from samples under way with {} = {}", kMode,
-                    c.get<std::string>(kMode));
   if (c.get<bool>("trainer.val_only") && evaluation_devices(c) > 0)
     return c.refuse("trainer.evaluation_devices", "has no effect with trainer.val_only = true");
   return {};
@@ -247,9 +264,11 @@ result<void> check_pools(const Config& c) {
 
 result<void> check_streaming(const Config& c) {
   TROUPE_TRY_VOID(check_tools(c));
+  if (!uses_service(c)) return {};
+  TROUPE_TRY_VOID(check_estimator_of_loop(c));
+  TROUPE_TRY_VOID(check_sleep(c));
   if (!streams(c)) return {};
   TROUPE_TRY_VOID(check_pacing(c));
-  TROUPE_TRY_VOID(check_estimator_of_loop(c));
   TROUPE_TRY_VOID(check_pipelined(c));
   return check_pools(c);
 }
@@ -276,6 +295,8 @@ LoopMode loop_mode(const Config& config) {
 
 bool streams(const Config& config) { return loop_mode(config) != LoopMode::kSync; }
 
+bool uses_service(const Config& config) { return streams(config) || wants_environment(config); }
+
 int rollout_devices(const Config& config) {
   if (!streams(config)) return 0;
   const auto own = config.get_optional<std::int64_t>("trainer.rollout_devices");
@@ -291,6 +312,7 @@ int all_devices(const Config& config) {
 }
 
 std::int64_t staleness(const Config& config) {
+  if (!streams(config)) return 0;
   return config.get_optional<std::int64_t>("async.staleness").value_or(1);
 }
 

@@ -31,6 +31,8 @@ void declare_async(runtime::Schema& schema);
 LoopMode loop_mode(const runtime::Config& config);
 /// True for all loops but the synchronous one: they stream samples from replicas of their own.
 bool streams(const runtime::Config& config);
+/// Samples come from the rollout service: in all modes but `sync`, and there when they have turns.
+bool uses_service(const runtime::Config& config);
 
 /// Devices of the rollout ranks alone; 0: they share the trainer's.
 int rollout_devices(const runtime::Config& config);

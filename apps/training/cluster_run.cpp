@@ -72,6 +72,21 @@ result<placement::GroupWish> wish(const Config& config, const std::string& name)
 
 }  // namespace
 
+Error explain_devices(const Config& config, Error cause) {
+  const ErrorCode code = cause.code;
+  const std::string key = streams(config) ? "trainer.rollout_devices" : "trainer.n_gpus_per_node";
+  const int value =
+      streams(config) ? rollout_devices(config) : config.get<int>("trainer.n_gpus_per_node");
+  return std::move(cause).wrap(
+      code,
+      fmt::format("{}: {} = {}: the run wants {} devices: trainer.nnodes ({}) × "
+                  "trainer.n_gpus_per_node ({}) + trainer.rollout_devices ({}) + "
+                  "trainer.evaluation_devices ({})",
+                  config.place(key), key, value, all_devices(config),
+                  config.get<int>("trainer.nnodes"), config.get<int>("trainer.n_gpus_per_node"),
+                  rollout_devices(config), evaluation_devices(config)));
+}
+
 struct ClusterRun::Parts {
   std::unique_ptr<placement::ClusterClient> client;
   std::unique_ptr<placement::ClusterPool> pool;
@@ -98,9 +113,11 @@ result<std::unique_ptr<ClusterRun>> ClusterRun::open(runtime::ActorSystem& syste
   const std::string name = client.job;
   TROUPE_TRY(parts->client, placement::ClusterClient::open(system, std::move(client)));
   TROUPE_TRY(auto wanted, wish(config, name));
-  TROUPE_TRY(parts->pool,
-             parts->client->create_pool(std::move(wanted),
-                                        Deadline::in(seconds_of(config, "cluster.wait_s"))));
+  auto pool = parts->client->create_pool(std::move(wanted),
+                                         Deadline::in(seconds_of(config, "cluster.wait_s")));
+  if (!pool && pool.error().root_cause().code == ErrorCode::kResourceExhausted)
+    return fail(explain_devices(config, std::move(pool).error()));
+  TROUPE_TRY(parts->pool, std::move(pool));
   runtime::ClusterJobOptions job;
   job.job = name;
   job.listen_host = parts->client->listen_host();

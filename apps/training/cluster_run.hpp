@@ -20,6 +20,9 @@
 
 namespace troupe::apps {
 
+/// `cause`, of a cluster that cannot hold the run, with the keys that the run's devices come from.
+Error explain_devices(const runtime::Config& config, Error cause);
+
 struct ClusterRunOptions {
   std::string name;                       ///< of the run, for people; made unique by the process id
   std::vector<std::string> rank_command;  ///< what rank processes run

@@ -98,18 +98,17 @@ result<void> check_sandbox(const Config& c, const std::string& at) {
 result<void> check_judges(const Config& c) {
   TROUPE_TRY_VOID(check_sandbox(c, kRewardSandbox));
   TROUPE_TRY_VOID(check_sandbox(c, kEnvironmentSandbox));
-  const auto mode = c.get<std::string>("trainer.mode");
   const std::string reward_failure = std::string(kRewardSandbox) + "failure_score";
   TROUPE_TRY(const auto reward, failure_score(c, reward_failure));
-  if (!reward && has_command(c, kRewardSandbox) && !streams(c))
+  if (!reward && has_command(c, kRewardSandbox) && !uses_service(c))
     return c.refuse(reward_failure, "gives a sample's prompt up, which trainer.mode = {} cannot",
-                    mode);
+                    c.get<std::string>("trainer.mode"));
   const std::string at = kEnvironment;
   TROUPE_TRY_VOID(failure_score(c, at + "failure_score").map([](auto) {}));
   const auto name = c.get<std::string>(at + "name");
-  if (!name.empty() && !streams(c))
-    return c.refuse(at + "name", "needs samples in turns, which trainer.mode = {} does not have",
-                    mode);
+  if (!name.empty() && !c.get<std::vector<std::string>>("data.val_files").empty())
+    return c.refuse("data.val_files", "would be judged by first turns alone, environment.name = {}",
+                    name);
   if (name.empty() && has_command(c, kEnvironmentSandbox))
     return c.refuse(std::string(kEnvironmentSandbox) + "command",
                     "has no effect with environment.name = ''; write auto");

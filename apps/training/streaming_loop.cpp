@@ -48,11 +48,20 @@ class StreamingLoop final : public TrainLoop {
   }
 
   task<std::optional<StepReport>> step(std::int64_t step) override {
-    std::optional<StepReport> report = co_await run(step);
+    auto running = runtime::as_result(run(step));
+    result<std::optional<StepReport>> outcome = co_await std::move(running);
+    if (!outcome && outcome.error().code == ErrorCode::kCancelled && service_->told_to_stop()) {
+      service_->abandon_step();
+      interrupted_ = true;
+      co_return std::nullopt;
+    }
+    std::optional<StepReport> report = value_or_throw(std::move(outcome));
     // What was trained counts, in the data's order, whatever rollout has begun.
     if (report) cursor_ = value_or_throw(prompts_.next(cursor_)).next;
     co_return report;
   }
+
+  bool interrupted() const override { return interrupted_; }
 
   task<void> drain() override { co_await service_->pause(); }
 
@@ -75,7 +84,8 @@ class StreamingLoop final : public TrainLoop {
       case LoopMode::kOneStepOff:
         return actors::one_step_off_step(cast_, *service_, step);
       case LoopMode::kPipelined:
-        return actors::pipelined_step(cast_, *service_, step, options_.groups_per_part);
+        return actors::pipelined_step(cast_, *service_, step,
+                                      {.groups_per_part = options_.groups_per_part});
       default:
         return actors::asynchronous_step(cast_, *service_, step);
     }
@@ -97,6 +107,7 @@ class StreamingLoop final : public TrainLoop {
   DataCursor issue_;   ///< behind what the service has got
   std::vector<std::byte> state_;
   std::unique_ptr<Service> service_;
+  bool interrupted_ = false;
 };
 
 }  // namespace

@@ -29,6 +29,7 @@ class SyncLoop final : public TrainLoop {
     co_return report;
   }
 
+  bool interrupted() const override { return false; }
   task<void> drain() override { co_return; }
   task<void> save(runtime::CheckpointWriter& /*writer*/) override { co_return; }
   task<void> stop() override { co_return; }

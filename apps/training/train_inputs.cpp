@@ -4,6 +4,7 @@
 #include "actors/train/streamed_update.hpp"
 #include "apps/training/async_keys.hpp"
 #include "apps/training/cluster_run.hpp"
+#include "apps/training/correction_keys.hpp"
 #include "apps/training/judge_keys.hpp"
 #include "apps/training/parallel_keys.hpp"
 #include "apps/training/service_keys.hpp"
@@ -93,7 +94,18 @@ result<void> check_pipelined_update(const Config& config, const actors::WorldOpt
                    config.get<std::int64_t>("actor_rollout_ref.rollout.n");
   plan.minibatch_rows = options.policy.plan.rows;
   plan.epochs = options.policy.plan.epochs;
+  if (options.critic) {
+    plan.minibatch_rows = std::min(plan.minibatch_rows, options.critic->plan.rows);
+    plan.epochs = std::max(plan.epochs, options.critic->plan.epochs);
+  }
   plan.advantage = config.get<std::string>("algorithm.adv_estimator");
+  plan.advantage_is_local =
+      plan.advantage == "gae" && !config.get<bool>("algorithm.whiten_advantages");
+  TROUPE_TRY(const auto corrects, correction_step_options(config));
+  if (corrects.correction.normalise)
+    plan.batch_wide.emplace_back("algorithm.rollout_correction.rollout_is_batch_normalize");
+  if (corrects.correction.second_moment_max)
+    plan.batch_wide.emplace_back("algorithm.rollout_correction.m2_threshold");
   plan.loss = options.policy_update.loss;
   plan.loss_selects = loss.selects_tokens();
   if (auto fits = actors::check_streamed_update(plan); !fits)
@@ -230,7 +242,7 @@ result<actors::WorldOptions> world_options(const Config& config, const TrainInpu
   options.publication = publication_options(config);
   set_world(config, options);
   options.reward_commands = reward_commands(config);
-  options.reward_report_failed = streams(config);
+  options.reward_report_failed = uses_service(config);
   options.environment = environment_options(config);
   options.environment_workers = config.get<int>("environment.workers");
   options.environment_commands = environment_commands(config);

@@ -31,8 +31,11 @@ class TrainLoop {
   virtual void load(const runtime::Checkpoint& checkpoint) = 0;
   /// Weights are published: rollout may begin.
   virtual runtime::task<void> start() = 0;
-  /// One step, from 1. Empty: the data has ended. Throws `Failure`.
+  /// One step, from 1. Empty: the data has ended, or `interrupted`. Throws `Failure`.
   virtual runtime::task<std::optional<actors::StepReport>> step(std::int64_t step) = 0;
+  /// The last `step` came to nothing since the run was told to stop: all that it had is there
+  /// again, and in the checkpoint that follows.
+  virtual bool interrupted() const = 0;
   /// Takes in what rollout has under way, so that the checkpoint that follows has it; rollout rests
   /// until `stop`.
   virtual runtime::task<void> drain() = 0;

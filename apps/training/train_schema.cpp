@@ -235,6 +235,8 @@ void declare_algorithm(Schema& s, const TrainSchemaOptions& options) {
       .also_spelled("rloo_vectorized", "rloo");
   s.number(at + "gamma", 1.0, "discount per token").within(between(0, 1));
   s.number(at + "lam", 1.0, "lambda of gae").within(between(0, 1));
+  s.boolean(at + "whiten_advantages", true,
+            "gae: advantages of mean 0 and deviation 1 over the step; false: as they are");
   s.optional_key(at + "norm_adv_by_std_in_grpo", ValueType::kBool,
                  "divide by the group's deviation; false: Dr.GRPO; null: as the estimator's paper");
   s.boolean(at + "use_kl_in_reward", false, "subtract KL to the reference from rewards");
@@ -427,6 +429,8 @@ result<void> check_estimator(const Config& c, const std::vector<std::string>& ow
     return unused("algorithm.gamma");
   }
   if (c.get<double>("algorithm.lam") != 1 && name != "gae") return unused("algorithm.lam");
+  if (!c.get<bool>("algorithm.whiten_advantages") && name != "gae")
+    return unused("algorithm.whiten_advantages");
   const auto by_std = c.get_optional<bool>("algorithm.norm_adv_by_std_in_grpo");
   if (by_std && !among(name, {"grpo", "grpo_passk", "gdpo", "dr_grpo"})) {
     return unused("algorithm.norm_adv_by_std_in_grpo");

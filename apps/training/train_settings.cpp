@@ -227,6 +227,7 @@ result<actors::AdvantageStepOptions> advantage_step_options(
   TROUPE_TRY(step.estimator, advantages.find(name));
   step.options.gamma = config.get<double>("algorithm.gamma");
   step.options.lambda = config.get<double>("algorithm.lam");
+  step.options.whiten = config.get<bool>("algorithm.whiten_advantages");
   step.options.norm_by_std = config.get_optional<bool>("algorithm.norm_adv_by_std_in_grpo");
   step.kl_in_reward = config.get<bool>("algorithm.use_kl_in_reward");
   TROUPE_TRY(step.kl_kind,

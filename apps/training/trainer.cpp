@@ -55,8 +55,8 @@ task<void> Trainer::resume(const Checkpoint& checkpoint) {
   controller.beta = state_.kl_coefficient;
   advantage_.set_kl_controller(controller);
   // Beside training, versions count trained steps; the synchronous loop skips critic warm-up.
-  world_->weights().set_version(streams(config_) ? WeightVersion{state_.step}
-                                                 : state_.weight_version);
+  world_->weights().set_version(uses_service(config_) ? WeightVersion{state_.step}
+                                                      : state_.weight_version);
   world_->policy().set_updates(state_.actor_updates);
   if (world_->critic() != nullptr) world_->critic()->set_updates(state_.critic_updates);
   loop_->begin(state_.cursor, state_.step);
@@ -150,6 +150,12 @@ task<void> Trainer::one_step() {
   const std::int64_t bytes_before = meter_.bytes();
   const std::int64_t epoch = state_.cursor.epoch;
   std::optional<StepReport> report = co_await loop_->step(step);
+  if (!report && loop_->interrupted()) {
+    stopping_ = true;
+    co_await loop_->drain();
+    co_await save();
+    co_return;
+  }
   if (!report) {
     log::warn("the data ended after step {} of {}", state_.step, steps_total_);
     data_ended_ = true;
@@ -294,7 +300,7 @@ result<std::unique_ptr<actors::WorldPlace>> Trainer::make_place(
   run.name = config_.get<std::string>("trainer.experiment_name");
   run.rank_command = registries.rank_command;
   run.on_stop = [this](const std::string& reason) {
-    log::warn("told to stop after this step: {}", reason);
+    log::warn("told to stop: {}", reason);
     told_to_stop_ = true;
   };
   TROUPE_TRY(cluster_, ClusterRun::open(system_, config_, std::move(run)));
@@ -319,11 +325,13 @@ void Trainer::write_outputs() {
 }
 
 std::unique_ptr<TrainLoop> Trainer::make_loop() {
-  if (!streams(config_)) return make_sync_loop(*cast_, *inputs_.train);
-  StreamingLoopOptions options{.mode = loop_mode(config_),
+  if (!uses_service(config_)) return make_sync_loop(*cast_, *inputs_.train);
+  // Samples in turns, one step after the other: the service without any lead.
+  StreamingLoopOptions options{.mode = streams(config_) ? loop_mode(config_) : LoopMode::kAsync,
                                .service = service_options(config_, steps_total_, cast_->sampling),
                                .groups_per_part = groups_per_part(config_),
                                .epochs = {}};
+  options.service.stop = [this] { return stop_requested(); };
   if (config_.is_null("trainer.total_training_steps"))
     options.epochs = config_.get<std::int64_t>("trainer.total_epochs");
   return make_streaming_loop(*cast_, *inputs_.train, std::move(options));

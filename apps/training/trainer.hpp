@@ -70,7 +70,8 @@ class Trainer {
                std::int64_t bytes_before);
   void report(const actors::StepReport& report);
   bool due(const char* key) const;
-  /// Looked at once a step, so that a run never stops without the checkpoint of its last step.
+  /// Looked at once a step, and where a step beside rollout waits; a run never stops without a
+  /// checkpoint of its last step.
   bool stop_requested() const { return (stop_ != nullptr && stop_->load()) || told_to_stop_; }
   std::filesystem::path file(const char* name) const {
     return std::filesystem::path(folder_) / name;

@@ -82,7 +82,30 @@ TEST(AdvantageStep, SubtractsKlFromTheRewardAndMovesAnAdaptiveCoefficient) {
   EXPECT_NEAR(*out->metrics().value("critic/rewards/max"), 1 - 0.1, 1e-6);
   EXPECT_NEAR(*out->metrics().value("critic/rewards/min"), 0 - 0.05, 1e-6);
   EXPECT_NEAR(*out->metrics().value("actor/reward_kl_penalty"), 0.5, 1e-6);
+  EXPECT_EQ(step.kl_controller().beta, 0.1) << "parts of a step have one coefficient";
+  step.end_step();
   EXPECT_GT(step.kl_controller().beta, 0.1);
+}
+
+TEST(AdvantageStep, MovesAnAdaptiveCoefficientByAStepInPartsAsByAllOfIt) {
+  Batch batch = scored_batch();
+  put(batch, column::kOldLogProbs, token_column(batch, -1));
+  put(batch, column::kReferenceLogProbs, token_column(batch, -1.5));
+  AdvantageStepOptions options = grpo();
+  options.kl_in_reward = true;
+  options.kl_controller = {.beta = 0.1, .adaptive = true, .target = 0.6, .horizon = 100};
+  AdvantageStep whole(options);
+  ASSERT_TRUE(whole(batch).has_value());
+  whole.end_step();
+  AdvantageStep parts(options);
+  ASSERT_TRUE(parts(batch).has_value());
+  parts.abandon_step();  // of a step that broke: seen once more below
+  for (const Batch& part : batch.split(2)) ASSERT_TRUE(parts(part).has_value());
+  parts.end_step();
+  EXPECT_NEAR(parts.kl_controller().beta, whole.kl_controller().beta, 1e-15);
+  EXPECT_NE(parts.kl_controller().beta, 0.1);
+  parts.end_step();  // nothing was seen since
+  EXPECT_NEAR(parts.kl_controller().beta, whole.kl_controller().beta, 1e-15);
 }
 
 TEST(AdvantageStep, NamesTheColumnThatIsMissingOrOfAnotherLength) {

@@ -3,6 +3,7 @@
 
 #include "apps/training/async_keys.hpp"
 
+#include "apps/training/cluster_run.hpp"
 #include "apps/training/train_schema.hpp"
 #include "runtime/config/config.hpp"
 
@@ -16,6 +17,7 @@ namespace troupe::apps {
 namespace {
 
 using runtime::Config;
+using Words = std::vector<std::string>;
 
 /// A configuration that every loop takes.
 result<Config> parse(std::vector<std::string> overrides) {
@@ -121,14 +123,21 @@ TEST(AsyncKeys, EachWrongCombinationIsOneErrorWithItsKeyAndBothValues) {
            {{async, "trainer.evaluation_devices=3", "trainer.rollout_devices=2", tp + "=2"},
             {"trainer.evaluation_devices=3", tp, "2"}},
            {{async, "actor_rollout_ref.rollout.sleep_level=2"}, {"sleep_level=2", "async"}},
-           {{async, "algorithm.adv_estimator=remax"}, {"adv_estimator=remax", "async"}},
+           {{pipelined, "algorithm.adv_estimator=remax"}, {"adv_estimator=remax", "pipelined"}},
+           {{async, "algorithm.adv_estimator=remax", "environment.name=auto"},
+            {"adv_estimator=remax", "environment.name = auto"}},
            {{pipelined, actor + "ppo_mini_batch_size=4"},
             {"ppo_mini_batch_size=4", "train_batch_size = 8", "pipelined"}},
            {{pipelined, actor + "ppo_epochs=2"}, {"ppo_epochs=2", "pipelined"}},
            {{pipelined, actor + "shuffle=true"}, {"shuffle=true", "pipelined"}},
-           {{pipelined, "algorithm.adv_estimator=gae"}, {"adv_estimator=gae", "pipelined"}},
-           {{pipelined, "critic.enable=true"}, {"critic.enable=true", "pipelined"}},
-           {{pipelined, "algorithm.use_kl_in_reward=true"}, {"use_kl_in_reward=true", "pipelined"}},
+           {{pipelined, "algorithm.adv_estimator=reinforce_plus_plus"},
+            {"adv_estimator=reinforce_plus_plus", "pipelined"}},
+           {{pipelined, "critic.enable=true", "critic.ppo_mini_batch_size=4"},
+            {"critic.ppo_mini_batch_size=4", "train_batch_size = 8", "pipelined"}},
+           {{pipelined, "critic.enable=true", "critic.ppo_epochs=2"},
+            {"critic.ppo_epochs=2", "pipelined"}},
+           {{"algorithm.adv_estimator=grpo", "algorithm.whiten_advantages=false"},
+            {"whiten_advantages=false", "grpo"}},
            {{pipelined, "async.order=ready"}, {"async.order=ready", "pipelined"}},
            {{pipelined, "async.groups_per_part=9"}, {"groups_per_part=9", "train_batch_size = 8"}},
            {{"async.cut=drop"}, {"async.cut=drop", "async.rounds = false"}},
@@ -142,7 +151,10 @@ TEST(AsyncKeys, EachWrongCombinationIsOneErrorWithItsKeyAndBothValues) {
             {"async.drop_zero_variance=true", "rollout.n = 1"}},
            {{"actor_rollout_ref.rollout.simulated_delay.sigma=0.9"},
             {"simulated_delay.sigma=0.9", "median_s = 0"}},
-           {{"environment.name=auto"}, {"environment.name=auto", "trainer.mode = sync"}},
+           {{"environment.name=auto", "data.val_files=[held_out.jsonl]"},
+            {"data.val_files", "environment.name = auto"}},
+           {{"environment.name=auto", "actor_rollout_ref.rollout.sleep_level=2"},
+            {"sleep_level=2", "environment.name = auto"}},
            {{async, "environment.name=auto", "environment.turn_tokens_max=512"},
             {"turn_tokens_max=512", "max_response_length = 512"}},
            {{"environment.sandbox.command=[./game]", "environment.sandbox.data_source=game"},
@@ -168,6 +180,40 @@ TEST(AsyncKeys, EachWrongCombinationIsOneErrorWithItsKeyAndBothValues) {
           << "no '" << part << "' in: " << config.error().message;
     }
   }
+}
+
+TEST(AsyncKeys, PipelinedTakesWhatIsExactInPartsAndSaysWhatIsNot) {
+  const Words pipelined{"trainer.mode=pipelined", "algorithm.adv_estimator=gae"};
+  const auto whitened = parse(pipelined);
+  ASSERT_FALSE(whitened.has_value());
+  EXPECT_NE(whitened.error().message.find("algorithm.whiten_advantages = 'true'"), std::string::npos)
+      << whitened.error().message;
+  for (const Words& more :
+       std::vector<Words>{{"algorithm.adv_estimator=gae", "algorithm.whiten_advantages=false"},
+                          {"critic.enable=true"},
+                          {"algorithm.use_kl_in_reward=true"},
+                          {"algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive"}}) {
+    Words words{"trainer.mode=pipelined"};
+    words.insert(words.end(), more.begin(), more.end());
+    const auto config = parse(words);
+    EXPECT_TRUE(config.has_value()) << config.error().message;
+  }
+}
+
+TEST(AsyncKeys, APoolLargerThanTheClusterIsNamedByKeyAndBothValues) {
+  const auto config = parse({"trainer.mode=async", "trainer.rollout_devices=9",
+                             "trainer.n_gpus_per_node=2", "trainer.evaluation_devices=1"});
+  ASSERT_TRUE(config.has_value()) << config.error().message;
+  const Error told = explain_devices(
+      *config, {.code = ErrorCode::kResourceExhausted,
+                .message = "group run: infeasible: all bundles together want gpu 12; the cluster "
+                           "has gpu 4",
+                .origin = {},
+                .causes = {}});
+  EXPECT_EQ(told.code, ErrorCode::kResourceExhausted);
+  for (const char* part : {"trainer.rollout_devices = 9", "wants 12 devices", "n_gpus_per_node (2)",
+                           "evaluation_devices (1)", "has gpu 4"})
+    EXPECT_NE(told.to_string().find(part), std::string::npos) << told.to_string();
 }
 
 TEST(AsyncKeys, PrintedTreesOfStreamingRunsReadBack) {

@@ -28,6 +28,7 @@ struct RunOptions {
   std::int64_t data = 1'000'000;  ///< prompts
   std::int64_t part = 1;
   Loop loop = Loop::kAsynchronous;
+  bool remax = false;
   std::function<task<void>(HashWorld&)> meanwhile{};
   std::function<void(ServiceOptions&)> adjust{};
   std::function<void(RolloutService<HashWorld>&, std::int64_t)> after_step{};
@@ -41,6 +42,14 @@ struct RunResult {
   std::optional<Error> error{};
   StepReport last() const { return reports.back(); }
 };
+
+AdvantageStepOptions estimator_of(const RunOptions& options) {
+  AdvantageStepOptions step = grpo();
+  if (!options.remax) return step;
+  step.estimator = *default_advantages().find("remax");
+  step.greedy_baseline = true;
+  return step;
+}
 
 task<void> drive(Cast<HashWorld>& cast, RolloutService<HashWorld>& service,
                  const RunOptions& options, RunResult& out) {
@@ -58,7 +67,7 @@ task<void> drive(Cast<HashWorld>& cast, RolloutService<HashWorld>& service,
 
 RunResult run(const RunOptions& options) {
   HashWorld world(options.world);
-  AdvantageStep advantage(grpo());
+  AdvantageStep advantage(estimator_of(options));
   Cast<HashWorld> cast = cast_of(world, advantage, options.group_size);
   ServiceOptions settings;
   settings.rollout.ledger = options.ledger;
@@ -93,7 +102,7 @@ RunResult run(const RunOptions& options) {
 
 RunResult run_synchronous(const RunOptions& options) {
   HashWorld world(options.world);
-  AdvantageStep advantage(grpo());
+  AdvantageStep advantage(estimator_of(options));
   Cast<HashWorld> cast = cast_of(world, advantage, options.group_size);
   runtime::Executor executor(world.state.clock);
   RunResult out;
@@ -121,6 +130,7 @@ TEST(AsynchronousLoops, WithoutLeadEqualTheSynchronousLoopBitForBit) {
     RunOptions options;
     options.world.seed = seed;
     options.world.replicas = 1 + static_cast<std::int64_t>(seed % 3);
+    options.world.critic = seed % 2 == 0;
     options.ledger.lead_max = 0;
     const RunResult wanted = run_synchronous(options);
     for (const Loop loop : {Loop::kAsynchronous, Loop::kOneStepOff, Loop::kPipelined}) {
@@ -151,6 +161,109 @@ TEST(AsynchronousLoops, StayEqualWhenReplicasDieAndStragglerToolsMoveSamples) {
     };
     expect_same(wanted, run(options));
     if (HasFatalFailure()) return;
+  }
+}
+
+/// Gradients of the step under way are lost, `times` times, 40 ms apart.
+std::function<task<void>(HashWorld&)> losing_gradients(int times) {
+  return [times](HashWorld& world) -> task<void> {
+    for (int i = 0; i < times; ++i) {
+      co_await sleep_for(40ms);
+      world.state.gradient_fails = 1;
+    }
+  };
+}
+
+TEST(AsynchronousLoops, APipelinedStepWhoseGradientsAreLostBeginsAgainAndEndsTheSame) {
+  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    RunOptions options;
+    options.world.seed = seed;
+    options.world.critic = seed % 2 == 0;
+    options.ledger.lead_max = static_cast<std::int64_t>(seed % 3 == 0 ? 0 : 1);
+    options.loop = Loop::kPipelined;
+    options.order = TakeOrder::kIssue;
+    const RunResult wanted = options.ledger.lead_max == 0 ? run_synchronous(options) : RunResult{};
+    options.meanwhile = losing_gradients(6);
+    const RunResult got = run(options);
+    ASSERT_FALSE(got.error) << got.error->to_string();
+    double again = 0;
+    for (const StepReport& report : got.reports)
+      again += report.metrics.value("training/steps_begun_again").value_or(0);
+    EXPECT_GE(again, 1);
+    ASSERT_EQ(got.batches.size(), 5U);
+    for (const Batch& batch : got.batches) EXPECT_EQ(batch.rows(), 6) << "no part twice";
+    if (options.ledger.lead_max == 0) expect_same(wanted, got);
+  }
+}
+
+TEST(AsynchronousLoops, APipelinedRunEndsWithTheCauseWhenGradientsAreAlwaysLost) {
+  RunOptions options;
+  options.loop = Loop::kPipelined;
+  options.order = TakeOrder::kIssue;
+  options.meanwhile = [](HashWorld& world) -> task<void> {
+    world.state.gradient_fails = 1'000'000;
+    co_return;
+  };
+  const RunResult got = run(options);
+  ASSERT_TRUE(got.error);
+  EXPECT_THAT(got.error->to_string(), HasSubstr("a collective of the gradients failed"));
+  EXPECT_TRUE(got.batches.empty());
+}
+
+TEST(AsynchronousLoops, EndTheirWaitsWhenTheyAreToldToStop) {
+  for (const Loop loop : {Loop::kAsynchronous, Loop::kOneStepOff, Loop::kPipelined}) {
+    SCOPED_TRACE(::testing::Message() << "loop " << static_cast<int>(loop));
+    RunOptions options;
+    options.loop = loop;
+    options.order = loop == Loop::kPipelined ? TakeOrder::kIssue : TakeOrder::kReady;
+    options.world.endless = SampleId{7, 1};
+    bool stop = false;
+    options.meanwhile = [&stop](HashWorld&) -> task<void> {
+      co_await sleep_for(20s);
+      stop = true;
+    };
+    options.adjust = [&stop](ServiceOptions& settings) {
+      settings.stop = [&stop] { return stop; };
+    };
+    const RunResult got = run(options);
+    ASSERT_TRUE(got.error);
+    EXPECT_EQ(got.error->code, ErrorCode::kCancelled) << got.error->to_string();
+    EXPECT_THAT(got.error->message, HasSubstr("told to stop"));
+  }
+}
+
+TEST(AsynchronousLoops, CountWaitsForSamplesUnderWayAsIdle) {
+  RunOptions options;
+  options.loop = Loop::kOneStepOff;
+  options.ledger.lead_max = 1;
+  options.world.step_time = 40ms;  // rollout is the slow part
+  const RunResult got = run(options);
+  ASSERT_FALSE(got.error) << got.error->to_string();
+  double waited = 0;
+  for (std::size_t i = 1; i < got.reports.size(); ++i) {
+    const Metrics& metrics = got.reports[i].metrics;
+    // A step's account ends before its publication, so that wait is in the next one.
+    const double samples = metrics.value("time/wait_for_samples").value_or(-1);
+    EXPECT_DOUBLE_EQ(samples,
+                     got.reports[i - 1].metrics.value("timing_s/wait_for_samples").value_or(-2));
+    const double idle = metrics.value("trainer/idle_ratio").value_or(-1);
+    if (samples > 0) {
+      EXPECT_GT(idle, 0);
+    }
+    waited += samples;
+  }
+  EXPECT_GT(waited, 0);
+}
+
+TEST(AsynchronousLoops, GiveRemaxItsGreedyBaseline) {
+  RunOptions options;
+  options.remax = true;
+  options.ledger.lead_max = 0;
+  const RunResult wanted = run_synchronous(options);
+  for (const Loop loop : {Loop::kAsynchronous, Loop::kOneStepOff}) {
+    options.loop = loop;
+    expect_same(wanted, run(options));
   }
 }
 

@@ -1,7 +1,7 @@
 // Proves, by simulation of whole runs on virtual time, that rollout beside training keeps its
-// promises whatever dies and whenever: replicas, the reward role, environments, single attempts and
-// the trainer itself, each at any message of the run, with every straggler tool on or off at
-// random.
+// promises whatever dies and whenever: replicas, the reward role, environments, single attempts,
+// the gradients of a step in parts and the trainer itself, each at any message of the run, with
+// every straggler tool on or off at random.
 //
 // A plan is a seed. After each step, and over the history that survived: no group was trained twice
 // or both trained and named in a cancel record, each issued one is one of the two, every token is
@@ -23,7 +23,7 @@ namespace {
 
 const bool kQuiet = (log::set_up(log::Level::kOff), true);
 
-enum class Fault { kReplica, kReward, kEnvironment, kAttempt, kTrainer };
+enum class Fault { kReplica, kReward, kEnvironment, kAttempt, kTrainer, kGradient };
 
 struct Plan {
   HashOptions world{};
@@ -75,6 +75,7 @@ Plan plan_of(std::uint64_t seed) {
   plan.world.samples_max = static_cast<std::int64_t>(2 + rng.below(4));
   plan.world.length_max = 4 + rng.below(9);
   plan.world.step_time = std::chrono::milliseconds(1 + rng.below(8));
+  plan.world.critic = rng.below(3) == 0;
   plan.world.environment = !plan.exact && rng.below(4) == 0;
   if (rng.below(4) == 0) plan.world.lent = static_cast<std::int64_t>(rng.below(2));
   plan.service.lend = true;
@@ -98,12 +99,13 @@ Plan plan_of(std::uint64_t seed) {
   if (rng.below(2) == 0) draw_tools(rng, plan);
   const std::uint64_t faults = rng.below(12);
   for (std::uint64_t i = 0; i < faults; ++i) {
-    const std::uint64_t kind = rng.below(12);
-    const Fault fault = kind < 5   ? Fault::kReplica
-                        : kind < 7 ? Fault::kReward
-                        : kind < 8 ? Fault::kEnvironment
-                        : kind < 9 ? Fault::kAttempt
-                                   : Fault::kTrainer;
+    const std::uint64_t kind = rng.below(15);
+    const Fault fault = kind < 5    ? Fault::kReplica
+                        : kind < 7  ? Fault::kReward
+                        : kind < 8  ? Fault::kEnvironment
+                        : kind < 9  ? Fault::kAttempt
+                        : kind < 12 ? Fault::kTrainer
+                                    : Fault::kGradient;
     plan.faults.emplace(static_cast<std::int64_t>(1 + rng.below(400)), fault);
   }
   return plan;
@@ -113,6 +115,7 @@ Plan plan_of(std::uint64_t seed) {
 struct Checkpoint {
   std::int64_t step = 0;
   std::uint64_t weights = 42;
+  std::uint64_t critic_weights = 4711;
   std::vector<std::byte> state{};
   std::int64_t cursor = 0;
   std::set<std::uint64_t> cancelled{};
@@ -144,6 +147,7 @@ class Simulation {
   }
   std::int64_t crashes() const { return lives_ - 1; }
   std::int64_t kills = 0;
+  std::int64_t steps_abandoned() const { return abandoned_; }
   std::int64_t cancelled() const { return static_cast<std::int64_t>(cancelled_.size()); }
   bool exact() const { return plan_.exact; }
 
@@ -157,6 +161,7 @@ class Simulation {
     options.seed = rng_.next();
     HashWorld world(options);
     world.state.weights_of = weights_of_;
+    world.state.critic_weights = saved_.critic_weights;
     cursor_ = saved_.cursor;
     cancelled_ = saved_.cancelled;
     trained_.resize(static_cast<std::size_t>(saved_.step));
@@ -178,11 +183,13 @@ class Simulation {
     world.state.on_message = nullptr;
     if (death.cancelled() && !over_) {
       service->reset();
+      abandoned_ += world.state.steps_abandoned;
       return;
     }
     ASSERT_TRUE(outcome.has_value()) << outcome.error().to_string();
     weights_of_ = world.state.weights_of;
     service->reset();
+    abandoned_ += world.state.steps_abandoned;
   }
 
   task<void> drive(Cast<HashWorld>& cast, RolloutService<HashWorld>& service, HashWorld& world) {
@@ -232,6 +239,7 @@ class Simulation {
   void checkpoint(RolloutService<HashWorld>& service, HashWorld& world, std::int64_t step) {
     saved_ = {.step = step,
               .weights = world.state.weights,
+              .critic_weights = world.state.critic_weights,
               .state = value_or_throw(service.save()),
               .cursor = cursor_,
               .cancelled = cancelled_};
@@ -262,6 +270,9 @@ class Simulation {
         case Fault::kTrainer:
           if (!over_) death.cancel();
           break;
+        case Fault::kGradient:  // a step that is not in parts has nothing to go back to
+          if (plan_.loop == Loop::kPipelined) world.state.gradient_fails = 1;
+          break;
       }
     }
   }
@@ -285,6 +296,7 @@ class Simulation {
   std::int64_t cursor_ = 0;
   std::int64_t messages_ = 0;
   std::int64_t lives_ = 0;
+  std::int64_t abandoned_ = 0;
   bool over_ = false;
   std::uint64_t issued_ = 0;
   std::vector<std::set<std::uint64_t>> trained_;  ///< by step, of the history that survived
@@ -296,6 +308,7 @@ TEST(FaultSimulation, TrainsEachGroupOnceOrNamesItWhateverDiesWhenever) {
   std::int64_t kills = 0;
   std::int64_t cancelled = 0;
   std::int64_t exact = 0;
+  std::int64_t abandoned = 0;
   // TROUPE_SEED=17 runs that plan alone.
   const char* only = std::getenv("TROUPE_SEED");
   const std::uint64_t first_seed = only == nullptr ? 1 : std::strtoull(only, nullptr, 10);
@@ -309,6 +322,7 @@ TEST(FaultSimulation, TrainsEachGroupOnceOrNamesItWhateverDiesWhenever) {
     kills += simulation.kills;
     cancelled += simulation.cancelled();
     exact += simulation.exact() ? 1 : 0;
+    abandoned += simulation.steps_abandoned();
   }
   if (only != nullptr) return;
   // The plans do what they are for.
@@ -316,6 +330,7 @@ TEST(FaultSimulation, TrainsEachGroupOnceOrNamesItWhateverDiesWhenever) {
   EXPECT_GT(kills, 500);
   EXPECT_GT(cancelled, 100);
   EXPECT_EQ(exact, 100);
+  EXPECT_GT(abandoned, 20) << "steps that went on without a restart";
 }
 
 }  // namespace

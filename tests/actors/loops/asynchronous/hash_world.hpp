@@ -48,6 +48,7 @@ struct HashOptions {
   std::int64_t lent = 0;     ///< the last so many replicas are on the trainer's devices
   bool flat_scores = false;  ///< all the same
   bool environment = false;
+  bool critic = false;
   std::int64_t version = 0;  ///< to begin with
   std::uint64_t weights = 42;
   std::optional<SampleId> endless{};  ///< by prompt id and sample: never gets a token
@@ -72,8 +73,12 @@ struct HashState {
   TimePoint environment_dead_until{};
   bool reward_dead = false;  ///< for good
   bool environment_dead = false;
-  std::vector<Batch> batches{};  ///< of updates, parts joined
-  std::vector<Batch> parts{};    ///< of the step under way
+  std::vector<Batch> batches{};     ///< of updates, parts joined
+  std::vector<Batch> parts{};       ///< of the step under way
+  std::int64_t gradient_fails = 0;  ///< next calls of `accumulate` that fail half-way
+  std::int64_t steps_abandoned = 0;
+  std::uint64_t critic_weights = 4711;
+  std::vector<Batch> critic_parts{};
   std::vector<std::int64_t> part_rows{};
   std::int64_t publications = 0;
   std::int64_t messages = 0;  ///< calls that began or were about to be answered
@@ -360,6 +365,15 @@ class HashEnvironment {
   HashState& state_;
 };
 
+/// The hash of `weights` and of every number in the rows of the parts, in order.
+inline std::uint64_t learn_hash(std::uint64_t weights, const Batch& all) {
+  for (std::int64_t row = 0; row < all.rows(); ++row)
+    for (const auto& [name, column] : all.columns())
+      for (const std::byte byte : column.row_bytes(row))
+        weights = weights * 0x100000001b3U ^ std::to_integer<std::uint64_t>(byte);
+  return mix(weights, 1);
+}
+
 class HashPolicy {
  public:
   explicit HashPolicy(HashState& state) : state_(state) {}
@@ -386,33 +400,79 @@ class HashPolicy {
   task<Metrics> accumulate(Batch part) {
     state_.message();
     co_await sleep_for(state_.random_time(20ms));
+    if (broken_) die(ErrorCode::kConflict, "the streamed step broke and must be abandoned");
     state_.part_rows.push_back(part.rows());
     state_.parts.push_back(std::move(part));
+    if (state_.gradient_fails > 0) {
+      --state_.gradient_fails;
+      broken_ = true;
+      die(ErrorCode::kAborted, "a collective of the gradients failed");
+    }
     co_return Metrics{};
+  }
+  task<void> abandon_step() {
+    state_.message();
+    co_await sleep_for(state_.random_time(1ms));
+    broken_ = false;
+    state_.parts.clear();
+    ++state_.steps_abandoned;
   }
   task<Metrics> finish_step() {
     state_.message();
     co_await sleep_for(state_.random_time(10ms));
     Batch all = value_or_throw(Batch::concat(std::exchange(state_.parts, {})));
     all.metrics().clear();
-    std::uint64_t hash = state_.weights;
-    for (std::int64_t row = 0; row < all.rows(); ++row)
-      for (const auto& [name, column] : all.columns())
-        for (const std::byte byte : column.row_bytes(row))
-          hash = hash * 0x100000001b3U ^ std::to_integer<std::uint64_t>(byte);
-    state_.weights = mix(hash, 1);
+    state_.weights = learn_hash(state_.weights, all);
     state_.batches.push_back(std::move(all));
     co_return Metrics{};
   }
 
  private:
   HashState& state_;
+  bool broken_ = false;
 };
 
 class HashCritic {
  public:
-  task<Batch> values(Batch batch) { co_return batch; }
-  task<Metrics> update(Batch) { co_return Metrics{}; }
+  explicit HashCritic(HashState& state) : state_(state) {}
+  task<Batch> values(Batch batch) {
+    state_.message();
+    co_await sleep_for(state_.random_time(5ms));
+    std::vector<std::vector<float>> rows;
+    for (std::int64_t row = 0; row < batch.rows(); ++row) {
+      rows.emplace_back();
+      for (const std::int32_t token : batch.column(column::kResponses).row<std::int32_t>(row))
+        rows.back().push_back(
+            static_cast<float>(mix(state_.critic_weights, static_cast<std::uint64_t>(token)) % 64) /
+            64);
+    }
+    Batch out;
+    value_or_throw(out.set(std::string(column::kValues), Column::jagged(rows)));
+    co_return out;
+  }
+  task<Metrics> update(Batch batch) {
+    co_await accumulate(std::move(batch));
+    co_return co_await finish_step();
+  }
+  task<Metrics> accumulate(Batch part) {
+    state_.message();
+    co_await sleep_for(state_.random_time(5ms));
+    state_.critic_parts.push_back(std::move(part));
+    co_return Metrics{};
+  }
+  task<Metrics> finish_step() {
+    co_await sleep_for(state_.random_time(5ms));
+    Batch all = value_or_throw(Batch::concat(std::exchange(state_.critic_parts, {})));
+    state_.critic_weights = learn_hash(state_.critic_weights, all);
+    co_return Metrics{};
+  }
+  task<void> abandon_step() {
+    state_.critic_parts.clear();
+    co_return;
+  }
+
+ private:
+  HashState& state_;
 };
 
 class HashWeights {
@@ -462,6 +522,7 @@ struct HashWorld {
   HashReward reward{state};
   HashEnvironment environment{state};
   HashPolicy policy{state};
+  HashCritic critic{state};
   std::unique_ptr<HashWeights> weights;
 };
 static_assert(World<HashWorld>);
@@ -500,6 +561,7 @@ inline Cast<HashWorld> cast_of(HashWorld& world, AdvantageStep& advantage,
                        .sampling = {.max_new_tokens = 12, .seed = 77},
                        .group_size = group_size};
   cast.streaming = world.streaming.get();
+  if (world.state.options.critic) cast.critic = &world.critic;
   if (world.state.options.environment) cast.environment = &world.environment;
   return cast;
 }
@@ -537,7 +599,8 @@ inline task<std::optional<StepReport>> step_of(Loop loop, Cast<HashWorld>& cast,
                                                RolloutService<HashWorld>& service,
                                                std::int64_t step, std::int64_t part) {
   if (loop == Loop::kOneStepOff) return one_step_off_step(cast, service, step);
-  if (loop == Loop::kPipelined) return pipelined_step(cast, service, step, part);
+  if (loop == Loop::kPipelined)
+    return pipelined_step(cast, service, step, {.groups_per_part = part, .tries_max = 20});
   return asynchronous_step(cast, service, step);
 }
 

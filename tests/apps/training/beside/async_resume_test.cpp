@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -122,6 +123,25 @@ TEST_F(AsyncResume, LeavesACheckpointWhenInterruptedAndGoesOn) {
   const auto rows = runtime::read_metrics((run() / "metrics.jsonl").string());
   ASSERT_TRUE(rows.has_value());
   EXPECT_EQ(rows->size(), static_cast<std::size_t>(kSteps) + 1);
+}
+
+TEST_F(AsyncResume, InterruptedInsideAStepThatWouldNotEndLeavesACheckpointToo) {
+  auto endless = command("one_step_off");
+  endless.emplace_back("async.staleness=1");
+  endless.emplace_back("actor_rollout_ref.rollout.simulated_delay.median_s=3000");
+  {
+    Program stopped(endless, log());
+    const auto begun = [&] {
+      std::error_code none;
+      return std::filesystem::file_size(run() / "metrics.jsonl", none) > 0 && !none;
+    };
+    ASSERT_TRUE(stopped.signal_when(SIGINT, begun)) << said();
+    ASSERT_EQ(stopped.wait(), 3) << said();
+  }
+  EXPECT_TRUE(std::filesystem::exists(run() / runtime::kMarkerFile));
+  EXPECT_EQ(saved(), 0);
+  ASSERT_EQ(Program(command("async"), log()).wait(), 0) << said();
+  expect_whole();
 }
 
 }  // namespace

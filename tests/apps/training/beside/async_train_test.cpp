@@ -1,175 +1,31 @@
 // Proves what the loops beside training promise, with real engines on a tiny model: staleness 0
 // gives the bits of the synchronous loop (weights, optimizer, counters, metrics) whatever the
 // number and the cut of replicas, pipelined training the same to rounding; a run that was stopped
-// in the middle goes on where it was; and each way in which a run has nothing to train on ends with
-// a message of its own.
+// in the middle, or inside a step, goes on where it was; and each way in which a run has nothing to
+// train on ends with a message of its own.
 
-#include "apps/training/train_app.hpp"
-#include "runtime/checkpoint/checkpoint.hpp"
-#include "runtime/observe/metrics_writer.hpp"
-#include "tests/support/test_files.hpp"
-#include "tests/support/tiny_model.hpp"
+#include "tests/apps/training/beside/train_case.hpp"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
-#include <optional>
+#include <filesystem>
 #include <string>
-#include <vector>
+#include <thread>
 
 namespace troupe::apps {
 namespace {
 
 using runtime::Checkpoint;
-using Words = std::vector<std::string>;
+using testing::kSteps;
+using testing::make_rows;
+using testing::Words;
+namespace support = troupe::testing;
 
-constexpr std::int64_t kSteps = 4;
-
-void make_rows(const std::filesystem::path& file, int count, const std::string& source) {
-  std::string lines;
-  for (int row = 0; row < count; ++row)
-    lines += R"({"data_source":")" + source + R"(","prompt":"say )" + std::to_string(row) +
-             R"(","reward_model":{"ground_truth":"a"}})" + "\n";
-  testing::write_file(file, lines);
-}
-
-/// Rewards that vary between samples, that never do, and that fail.
-void add_rewards(TrainingRegistries& registries) {
-  using actors::RewardInput;
-  using actors::RewardScore;
-  const auto varied = [](const RewardInput& input) {
-    double sum = 0;
-    for (const char c : input.solution) sum += static_cast<unsigned char>(c);
-    return std::fmod(sum, 7.0) / 7.0;
-  };
-  const auto equal = [](const RewardInput&) { return 0.5; };
-  const auto broken = [](const RewardInput&) -> result<RewardScore> {
-    return fail(ErrorCode::kInternal, "the judge has left");
-  };
-  ASSERT_TRUE(registries.rewards.add("varied", varied).has_value());
-  ASSERT_TRUE(registries.rewards.add("equal", equal).has_value());
-  ASSERT_TRUE(registries.rewards.add("broken", broken).has_value());
-}
-
-class AsyncTrain : public ::testing::Test {
- protected:
-  void SetUp() override {
-    testing::make_tiny_model(folder_ / "model", {.hidden = 32});
-    make_rows(folder_ / "rows.jsonl", 24, "varied");
-    add_rewards(registries_);
-  }
-
-  result<TrainSummary> run(const std::string& name, const Words& more,
-                           const std::atomic<bool>* stop = nullptr) {
-    Words words{"actor_rollout_ref.model.path=" + (folder_ / "model").string(),
-                "data.train_files=[" + (folder_ / "rows.jsonl").string() + "]",
-                "data.train_batch_size=4",
-                "data.max_prompt_length=40",
-                "data.max_response_length=8",
-                "actor_rollout_ref.rollout.n=4",
-                "actor_rollout_ref.rollout.kv_cache_mb=16",
-                "actor_rollout_ref.rollout.max_num_seqs=6",
-                "actor_rollout_ref.actor.optim.lr=1e-3",
-                "actor_rollout_ref.actor.ppo_mini_batch_size=4",
-                "algorithm.adv_estimator=grpo",
-                "async.no_progress_s=60",
-                "trainer.total_training_steps=" + std::to_string(kSteps),
-                "trainer.seed=5",
-                "trainer.progress=false",
-                "trainer.default_local_dir=" + (folder_ / name).string()};
-    words.insert(words.end(), more.begin(), more.end());
-    const auto config = runtime::Config::load(schema_for(registries_), "", words);
-    if (!config) return fail(config.error());
-    return train(*config, registries_, stop);
-  }
-
-  void expect_run(const std::string& name, const Words& more) {
-    const auto done = run(name, more);
-    ASSERT_TRUE(done.has_value()) << name << ": " << done.error().to_string();
-    EXPECT_EQ(done->last_step, kSteps);
-  }
-
-  std::optional<Checkpoint> end_of(const std::string& name) const {
-    auto opened = Checkpoint::open(runtime::checkpoint_folder(folder_ / name, kSteps));
-    if (!opened) ADD_FAILURE() << opened.error().to_string();
-    return opened ? std::optional(std::move(*opened)) : std::nullopt;
-  }
-
-  /// The row of step 0 stands for what was there before the first.
-  std::vector<runtime::MetricsRow> rows_of(const std::string& name) const {
-    auto rows = runtime::read_metrics((folder_ / name / "metrics.jsonl").string());
-    EXPECT_TRUE(rows.has_value());
-    return rows.value_or(std::vector<runtime::MetricsRow>());
-  }
-  std::vector<runtime::MetricsRow> steps_of(const std::string& name) const {
-    auto rows = rows_of(name);
-    std::erase_if(rows, [](const runtime::MetricsRow& row) { return row.step == 0; });
-    EXPECT_EQ(rows.size(), static_cast<std::size_t>(kSteps));
-    return rows;
-  }
-
-  /// Weights, moments and counters: bit for bit, or to `within` of the largest number.
-  void expect_same_end(const std::string& a, const std::string& b, double within = 0) const {
-    const auto left = end_of(a);
-    const auto right = end_of(b);
-    if (!left || !right) return;
-    for (const auto& [name, text] : left->index().states)
-      EXPECT_EQ(text, right->index().states.at(name)) << name << " of " << a << " and " << b;
-    ASSERT_EQ(left->index().tensors.size(), right->index().tensors.size());
-    for (const auto& [name, tensor] : left->index().tensors) {
-      const auto x = left->tensor<float>(name);
-      const auto y = right->tensor<float>(name);
-      ASSERT_TRUE(x.has_value() && y.has_value()) << name;
-      if (within == 0) {
-        EXPECT_TRUE(*x == *y) << name << " of " << a << " and " << b;
-        continue;
-      }
-      ASSERT_EQ(x->size(), y->size());
-      double difference = 0;
-      double size = 0;
-      for (std::size_t i = 0; i < x->size(); ++i) {
-        difference += std::fabs(static_cast<double>((*x)[i]) - static_cast<double>((*y)[i]));
-        size += std::fabs(static_cast<double>((*x)[i]));
-      }
-      EXPECT_LE(difference, within * size) << name << " of " << a << " and " << b;
-    }
-  }
-
-  /// What the loop learned from, and what came of it.
-  void expect_same_metrics(const std::string& a, const std::string& b, double within = 0) const {
-    const auto left = rows_of(a);
-    const auto right = rows_of(b);
-    ASSERT_EQ(left.size(), right.size());
-    for (std::size_t row = 0; row < left.size(); ++row) {
-      EXPECT_EQ(left[row].step, right[row].step);
-      for (const auto& [name, value] : left[row].values) {
-        if (depends_on_where(name)) continue;
-        const auto found = right[row].values.find(name);
-        ASSERT_NE(found, right[row].values.end()) << name << " in row " << row << " of " << b;
-        if (within == 0) {
-          EXPECT_EQ(value, found->second) << name << " in row " << row << " of " << b;
-        } else {
-          EXPECT_NEAR(value, found->second, within * (1 + std::fabs(value)))
-              << name << " in row " << row << " of " << b;
-        }
-      }
-    }
-  }
-
-  /// Times, and what is counted by rank, slice, part or transfer.
-  static bool depends_on_where(const std::string& name) {
-    for (const char* prefix :
-         {"timing_s/", "time/", "perf/", "rollout/", "update_weights/", "reward/"})
-      if (name.starts_with(prefix)) return true;
-    for (const char* end : {"/idle_ratio", "/micro_batches", "canary/replicas"})
-      if (name.ends_with(end)) return true;
-    return false;
-  }
-
-  testing::TemporaryFolder folder_;
-  TrainingRegistries registries_;
-};
+class AsyncTrain : public testing::TrainCase {};
 
 TEST_F(AsyncTrain, StalenessZeroEqualsTheSynchronousLoopBitForBit) {
   expect_run("sync", {"trainer.mode=sync"});
@@ -203,6 +59,90 @@ TEST_F(AsyncTrain, PipelinedWithStalenessZeroEqualsTheSynchronousLoopToRounding)
   expect_same_metrics("sync", "pipelined", 1e-3);
 }
 
+TEST_F(AsyncTrain, PipelinedWithACriticAndKlInRewardsLearnsAsTheSynchronousLoop) {
+  const Words both{"algorithm.adv_estimator=gae", "algorithm.whiten_advantages=false",
+                   "algorithm.lam=0.9",           "algorithm.use_kl_in_reward=true",
+                   "critic.optim.lr=1e-3",        "actor_rollout_ref.actor.optim.lr=1e-3"};
+  for (const std::string kl : {"fixed", "adaptive"}) {
+    SCOPED_TRACE(kl);
+    Words words = both;
+    words.insert(words.end(), {"algorithm.kl_ctrl.type=" + kl, "algorithm.kl_ctrl.kl_coef=0.05",
+                               "algorithm.kl_ctrl.horizon=100"});
+    expect_run("sync " + kl, words);
+    words.insert(words.end(), {"trainer.mode=pipelined", "async.staleness=0",
+                               "trainer.rollout_devices=2", "async.groups_per_part=1"});
+    expect_run("pipelined " + kl, words);
+    const auto left = steps_of("sync " + kl);
+    const auto right = steps_of("pipelined " + kl);
+    // Of the same weights, so to rounding of the sums alone.
+    for (const char* name : {"actor/loss", "critic/vf_loss", "actor/grad_norm", "critic/grad_norm",
+                             "actor/reward_kl_penalty_coeff", "critic/advantages/mean"})
+      EXPECT_NEAR(left[0].values.at(name), right[0].values.at(name),
+                  1e-6 * (1 + std::fabs(left[0].values.at(name))))
+          << name;
+    expect_same_end("sync " + kl, "pipelined " + kl, 1e-4);
+  }
+  EXPECT_NE(steps_of("sync fixed").back().values.at("actor/reward_kl_penalty_coeff"),
+            steps_of("sync adaptive").back().values.at("actor/reward_kl_penalty_coeff"));
+}
+
+TEST_F(AsyncTrain, RemaxBesideTrainingWithoutLeadEqualsTheSynchronousLoop) {
+  expect_run("sync", {"algorithm.adv_estimator=remax"});
+  expect_run("async", {"algorithm.adv_estimator=remax", "trainer.mode=async", "async.staleness=0"});
+  expect_same_end("sync", "async");
+}
+
+TEST_F(AsyncTrain, LentTrainerDevicesGenerateWhileTheTrainerWaitsAndChangeNothing) {
+  expect_run("sync", {});
+  expect_run("lent", {"trainer.mode=async", "async.staleness=0", "trainer.rollout_devices=1",
+                      "async.lend_devices=true"});
+  expect_same_end("sync", "lent");
+  for (const runtime::MetricsRow& row : steps_of("lent"))
+    EXPECT_EQ(row.values.at("rollouter/replicas"), 2) << "one of its own, one lent";
+}
+
+TEST_F(AsyncTrain, SamplesKeepTheirKvOverAnUpdateWhenAsked) {
+  expect_run("keep", {"trainer.mode=async", "async.staleness=2", "async.on_update=keep",
+                      "actor_rollout_ref.rollout.ignore_eos=true",
+                      "actor_rollout_ref.rollout.simulated_delay.median_s=0.2",
+                      "actor_rollout_ref.rollout.simulated_delay.sigma=1"});
+  double span = 0;
+  for (const runtime::MetricsRow& row : steps_of("keep")) {
+    span = std::max(span, row.values.at("staleness/span/max"));
+    EXPECT_LE(row.values.at("staleness/max"), 2);
+    EXPECT_GT(row.values.at("actor/grad_norm"), 0);
+  }
+  EXPECT_GE(span, 1) << "some sample was under way when weights came";
+}
+
+TEST_F(AsyncTrain, StopsInsideAStepThatWouldNotEndAndGoesOnFromItsCheckpoint) {
+  for (const std::string mode : {"one_step_off", "async", "pipelined"}) {
+    SCOPED_TRACE(mode);
+    const Words words{"trainer.mode=" + mode, "trainer.rollout_devices=2"};
+    Words endless = words;
+    endless.emplace_back("actor_rollout_ref.rollout.simulated_delay.median_s=3000");
+    std::atomic<bool> stop{false};
+    std::jthread watcher([&] {  // rollout has begun once the row of step 0 is there
+      const auto file = folder_ / mode / "metrics.jsonl";
+      std::error_code none;
+      while (std::filesystem::file_size(file, none) == 0 || none)
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      stop = true;
+    });
+    // Had it not been noticed, the watchdog would have made this an error.
+    const auto stopped = run(mode, endless, &stop);
+    ASSERT_TRUE(stopped.has_value()) << stopped.error().to_string();
+    EXPECT_TRUE(stopped->stopped);
+    EXPECT_EQ(stopped->last_step, 0);
+    EXPECT_TRUE(Checkpoint::open(runtime::checkpoint_folder(folder_ / mode, 0)).has_value());
+    const auto rest = run(mode, words);
+    ASSERT_TRUE(rest.has_value()) << rest.error().to_string();
+    EXPECT_EQ(rest->first_step, 1);
+    EXPECT_EQ(rest->last_step, kSteps);
+  }
+}
+
 TEST_F(AsyncTrain, RunsAheadWithinItsBoundAndReportsIt) {
   expect_run("async", {"trainer.mode=async", "async.staleness=2", "trainer.rollout_devices=2"});
   double groups = 0;
@@ -216,7 +156,7 @@ TEST_F(AsyncTrain, RunsAheadWithinItsBoundAndReportsIt) {
     }
   }
   EXPECT_EQ(groups, 4.0 * kSteps) << "each trained group has an age";
-  const std::string page = testing::read_file(folder_ / "async/report.html");
+  const std::string page = support::read_file(folder_ / "async/report.html");
   EXPECT_NE(page.find("Rollout beside training"), std::string::npos);
   EXPECT_NE(page.find("Trainer and rollout replicas over the whole run"), std::string::npos);
 }
