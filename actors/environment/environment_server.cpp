@@ -117,6 +117,8 @@ result<void> EnvironmentOptions::check() const {
   return {};
 }
 
+constexpr std::size_t kFailureMax = 300;  // bytes of an environment's own words in an answer
+
 /// One call: the turns that are open, and what became of them.
 class EnvironmentServer::Round {
  public:
@@ -246,7 +248,9 @@ class EnvironmentServer::Round {
                     .state = {},
                     .done = true,
                     .score = score,
-                    .failure = score ? std::string{} : reason};
+                    .failure = score ? std::string{}
+                                     : fmt::format("{} in {}: {}", reason, turns_[at].environment,
+                                                   error.message.substr(0, kFailureMax))};
   }
 
   void count(const std::string& what) {

@@ -143,7 +143,7 @@ TEST(EnvironmentServer, BoundsTurnsTokensAndState) {
   EnvironmentServer bounded = server_of(tokenizer, large, {.state_max = Bytes{100}});
   const auto refused = ask(bounded, turn_of(tokenizer, "5", {}, "parrot"));
   ASSERT_TRUE(refused.has_value());
-  EXPECT_EQ(refused->failure, "resource_exhausted");
+  EXPECT_TRUE(refused->failure.starts_with("resource_exhausted in ")) << refused->failure;
 }
 
 TEST(EnvironmentServer, TriesAgainFromTheSameStateAndThenEndsTheSample) {
@@ -162,7 +162,7 @@ TEST(EnvironmentServer, TriesAgainFromTheSameStateAndThenEndsTheSample) {
   const auto dropped = ask(dropping, turn_of(tokenizer, "5", {}, "parrot"));
   ASSERT_TRUE(dropped.has_value());
   EXPECT_TRUE(dropped->done);
-  EXPECT_EQ(dropped->failure, "wall_time");
+  EXPECT_TRUE(dropped->failure.starts_with("wall_time in ")) << dropped->failure;
   EXPECT_EQ(dropping.take_metrics().value("environment/failed/wall_time"), 1);
 
   EnvironmentServer scoring = server_of(tokenizer, environments, {.failure_score = -1.0});
@@ -182,7 +182,7 @@ TEST(EnvironmentServer, OneSamplesFailureIsNotItsNeighbours) {
   const auto answers = server.turn(turns);
   ASSERT_TRUE(answers.has_value()) << answers.error().to_string();
   EXPECT_EQ(tokenizer.decode((*answers)[0].tokens), ">");
-  EXPECT_EQ((*answers)[1].failure, "corrupt");
+  EXPECT_TRUE((*answers)[1].failure.starts_with("corrupt in ")) << (*answers)[1].failure;
   EXPECT_EQ((*answers)[2].score, 1.0);
 }
 
