@@ -110,9 +110,13 @@ class Run {
     return actors::asynchronous_step(cast_, service, step);
   }
 
-  /// Checkpoints are part of the step that they follow. False: enough was seen.
+  /// What software takes each step, and checkpoints, are part of the step that they follow. False:
+  /// enough was seen.
   task<bool> end_step(StepReport report) {
     const std::int64_t step = report.step;
+    const double software_s = world_.job().constants[Constant::kIterationHost];
+    co_await runtime::sleep_for(to_duration(software_s));
+    report.metrics.add("timing_s/software", software_s, runtime::Reduction::kSum);
     const double saved_s = co_await world_.save_behind(step);
     if (saved_s > 0) report.metrics.add("timing_s/checkpoint", saved_s, runtime::Reduction::kSum);
     accounts_.end_step(std::move(report));

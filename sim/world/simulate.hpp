@@ -41,8 +41,8 @@ struct SimStep {
   TimePoint end{};
   double span_s = 0;
   /// Seconds of the loop's own phases: `gen`, `reward`, `old_log_prob`, `ref`, `values`,
-  /// `update_critic`, `update_actor`, `update_weights`, `wait_for_batch`, `wait_for_samples`, and
-  /// `checkpoint`.
+  /// `update_critic`, `update_actor`, `update_weights`, `wait_for_batch`, `wait_for_samples`,
+  /// `software` (the constant `iteration_host`), and `checkpoint`.
   std::map<std::string, double> phases_s{};
   std::vector<PoolUse> pools{};
   std::int64_t samples = 0;        ///< trained on
