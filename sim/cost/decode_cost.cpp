@@ -124,14 +124,20 @@ result<std::int64_t> DecodeCost::kv_tokens() const {
   const double tokens = room_at(layout_.tp, kv_token_bytes_);
   if (tokens >= kKvBlockTokens)
     return static_cast<std::int64_t>(tokens) / kKvBlockTokens * kKvBlockTokens;
+  constexpr int kMostRanks = 1024;
   int least = layout_.tp + 1;
-  while (least < 1024 && (!divides(model_.shape, least) || room_at(least, 1) < 1)) ++least;
+  while (least < kMostRanks && (!divides(model_.shape, least) || room_at(least, 1) < 1)) ++least;
   return fail(
       ErrorCode::kResourceExhausted,
-      "model {}: {:.1f} GB of weights and {:.1f} GB of workspace do not fit into {:.0f} % of "
-      "{} with {:.0f} GB; the least tensor parallelism that does is {}",
-      model_.name, weight_bytes_ / 1e9, constants_[Constant::kEngineWorkspace] / 1e9, 100 * share,
-      device_.name, device_.memory_bytes / 1e9, least);
+      "model {}: {:.1f} GB of weights and {:.1f} GB of workspace{} do not fit into {:.0f} % "
+      "of {} with {:.0f} GB; {}",
+      model_.name, weight_bytes_ / 1e9, constants_[Constant::kEngineWorkspace] / 1e9,
+      layout_.reserved_bytes > 0
+          ? fmt::format(", beside {:.1f} GB that others keep,", layout_.reserved_bytes / 1e9)
+          : std::string(),
+      100 * share, device_.name, device_.memory_bytes / 1e9,
+      least < kMostRanks ? fmt::format("the least tensor parallelism that does is {}", least)
+                         : std::string("no tensor parallelism does"));
 }
 
 }  // namespace troupe::sim

@@ -68,13 +68,13 @@ std::int64_t kv_pool(const Config& config, const DecodeCost& cost) {
   return tokens;
 }
 
-/// A change of the configuration, and what it does to the policy.
+/// A change of the configuration, and what it does to a trained role.
 struct Change {
   std::string text;
   std::function<void(TrainLayout&)> make;
 };
 
-std::vector<Change> changes_of(const SimJob& job) {
+std::vector<Change> changes_of(const TrainLayout& policy) {
   const std::string actor = "actor_rollout_ref.actor.";
   std::vector<Change> changes{
       {"actor_rollout_ref.model.enable_gradient_checkpointing = true",
@@ -86,21 +86,59 @@ std::vector<Change> changes_of(const SimJob& job) {
          l.sharding = TrainSharding::kFsdp;
          l.recompute = Recompute::kAll;
        }}};
-  const int devices = job.policy.layout.devices();
+  const int devices = policy.devices();
   for (int tp = 1; tp <= 64 && tp <= devices; tp *= 2)
     for (int pp = 1; tp * pp <= devices && pp <= 64; pp *= 2) {
       if (devices % (tp * pp) != 0 || (tp == 1 && pp == 1)) continue;
       changes.push_back({fmt::format("tp {} pp {} with ZeRO-1 and gradient checkpointing", tp, pp),
-                         [tp, pp, devices](TrainLayout& l) {
+                         [tp, pp](TrainLayout& l) {
+                           l.dp = l.devices() / (tp * pp);
                            l.tp = tp;
                            l.pp = pp;
-                           l.dp = devices / (tp * pp);
                            l.virtual_stages = 1;
                            l.sharding = TrainSharding::kZero1;
                            l.recompute = Recompute::kAll;
                          }});
     }
   return changes;
+}
+
+/// Calls `visit` for the policy, and for the critic where its set is as large.
+template <class Visit>
+void for_each_trained(SimJob& job, Visit visit) {
+  const int devices = job.policy.layout.devices();
+  visit(job.policy.layout);
+  if (job.critic && job.critic->layout.devices() == devices) visit(job.critic->layout);
+}
+
+bool fits_with(SimJob job, const Change& change) {
+  for_each_trained(job, change.make);
+  reserve_memory(job);
+  return job.check().has_value();
+}
+
+/// The job on `factor` times as many devices, all of them data-parallel.
+SimJob scaled(SimJob job, int factor) {
+  for (DevicePool& pool : job.pools) pool.devices *= factor;
+  job.policy.layout.dp *= factor;
+  if (job.reference) job.reference->layout.dp *= factor;
+  if (job.critic) job.critic->layout.dp *= factor;
+  job.rollout.replicas *= factor;
+  return job;
+}
+
+/// The nearest change that makes the job fit: of its layout, else of its devices.
+std::string nearest_fit(const SimJob& job) {
+  constexpr int kFactorMost = 64;
+  for (int factor = 1; factor <= kFactorMost; factor *= 2) {
+    const SimJob larger = scaled(job, factor);
+    const std::string more =
+        factor == 1 ? std::string() : fmt::format("{} times as many devices with ", factor);
+    for (const Change& change : changes_of(larger.policy.layout))
+      if (fits_with(larger, change))
+        return fmt::format("the nearest that fits is {}{}", more, change.text);
+  }
+  return fmt::format("nothing fits on up to {} times as many devices", kFactorMost);
 }
 
 }  // namespace
@@ -195,8 +233,16 @@ result<void> check_layout(const Config& config, const std::string& section,
   const bool expert = role.layout.ep > 1 &&
                       (shape.expert.experts == 0 || shape.expert.experts % role.layout.ep != 0);
   if (expert) return config.refuse("simulation.expert_parallel_size", "{}", cost.error().message);
-  return config.refuse(shape.heads % role.layout.tp != 0 ? tp_key(section) : pp_key(section), "{}",
-                       cost.error().message);
+  if (shape.heads % role.layout.tp != 0)
+    return config.refuse(
+        tp_key(section),
+        "does not divide the {} heads of {}; the nearest that divides them and {} "
+        "devices in pp {} is {}",
+        shape.heads, role.model.name, role.layout.devices(), role.layout.pp,
+        nearest_that_fits<std::int64_t>(role.layout.tp, shape.heads, [&](std::int64_t tp) {
+          return shape.heads % tp == 0 && role.layout.devices() % (tp * role.layout.pp) == 0;
+        }));
+  return config.refuse(pp_key(section), "{}", cost.error().message);
 }
 
 result<SimRollout> rollout_of(const Config& config, const SimJob& job, std::size_t pool) {
@@ -221,22 +267,19 @@ result<SimRollout> rollout_of(const Config& config, const SimJob& job, std::size
   return rollout;
 }
 
+void reserve_memory(SimJob& job) {
+  job.rollout.layout.reserved_bytes = 0;
+  const PoolMemory memory = memory_of(job)[job.rollout.pool];
+  for (const PoolMemory::Entry& entry : memory.entries)
+    if (entry.role != "rollout") job.rollout.layout.reserved_bytes += entry.kept_bytes;
+}
+
 result<void> check_fits(const Config& config, const SimJob& job) {
   const auto checked = job.check();
   if (checked) return {};
   if (checked.error().code != ErrorCode::kResourceExhausted)
     return fail(ErrorCode::kConfig, "{}", checked.error().message);
-  for (const Change& change : changes_of(job)) {
-    SimJob other = job;
-    change.make(other.policy.layout);
-    if (other.critic && other.critic->layout.devices() == job.policy.layout.devices())
-      change.make(other.critic->layout);
-    if (!other.check()) continue;
-    return config.refuse("simulation.device", "{}; the nearest that fits is {}",
-                         checked.error().message, change.text);
-  }
-  return config.refuse("simulation.device", "{}; no layout of these devices fits",
-                       checked.error().message);
+  return config.refuse("simulation.device", "{}; {}", checked.error().message, nearest_fit(job));
 }
 
 }  // namespace troupe::sim

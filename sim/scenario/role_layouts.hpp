@@ -34,6 +34,9 @@ result<void> check_layout(const runtime::Config& config, const std::string& sect
 /// `rollout.kv_cache_mb` or `kv_cache_blocks` where given, else what the memory leaves.
 result<SimRollout> rollout_of(const runtime::Config& config, const SimJob& job, std::size_t pool);
 
+/// Sets what the others on the engines' devices keep while these generate.
+void reserve_memory(SimJob& job);
+
 /// kConfig when the job does not fit its devices, with the nearest change that makes it.
 result<void> check_fits(const runtime::Config& config, const SimJob& job);
 

@@ -159,13 +159,6 @@ result<void> add_roles(const Config& config, const Catalogue& catalogue, const S
   return {};
 }
 
-/// What the others on the engines' devices keep while these generate.
-void reserve_memory(SimJob& job) {
-  const PoolMemory memory = memory_of(job)[job.rollout.pool];
-  for (const PoolMemory::Entry& entry : memory.entries)
-    if (entry.role != "rollout") job.rollout.layout.reserved_bytes += entry.kept_bytes;
-}
-
 void read_declared(const Config& config, SimJob& job) {
   const std::string at = "simulation.";
   const auto number = [&](const std::string& key) { return config.get<double>(at + key); };
