@@ -38,13 +38,13 @@ struct SetSum {
   double extra_bytes = 0;  ///< most that one role takes beside what it keeps
 };
 
-result<SetSum> sum_of(const RoleTimes& times, const Candidate& candidate, const PlannedSet& set) {
+result<SetSum> sum_of(RoleTimes& times, const Candidate& candidate, const PlannedSet& set) {
   SetSum sum;
   for (const PlanRole role : set.roles) {
     if (role == PlanRole::kRollout) continue;
     const TrainLayout& layout = candidate.layouts[static_cast<std::size_t>(role)];
     TROUPE_TRY(const LayoutTimes one,
-               times.times_of(role, {set.offer, candidate.strategy}, layout));
+               times.known_times_of(role, {set.offer, candidate.strategy}, layout));
     (role == PlanRole::kRewardModel ? sum.score_s : sum.pass_s) += one.pass_s;
     sum.update_s += one.update_s;
     sum.kept_bytes += one.kept_bytes;

@@ -81,7 +81,9 @@ class Share {
     while (static_cast<std::int64_t>(running_.size()) < room_.sequences_max &&
            (next_ < left_.size() || !again_.empty())) {
       const Waiting one = again_.empty() ? Waiting{left_[next_], 0} : again_.front();
-      const double room = static_cast<double>(room_.kv_tokens) * (1 - room_.watermark);
+      // With room for a step of all that run; else the youngest would come and go for ever.
+      const double room = static_cast<double>(room_.kv_tokens) * (1 - room_.watermark) -
+                          static_cast<double>(running_.size() + 1);
       if (!running_.empty() && used_ + own_prompt_ + one.had + kKvBlockTokens > room) break;
       again_.empty() ? static_cast<void>(++next_) : again_.pop_front();
       running_.push_back({steps_ + one.left, steps_, one.had});

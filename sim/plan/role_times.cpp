@@ -124,6 +124,19 @@ result<LayoutTimes> RoleTimes::times_of(PlanRole role, Place place,
   return times;
 }
 
+result<LayoutTimes> RoleTimes::known_times_of(PlanRole role, Place place,
+                                              const TrainLayout& layout) {
+  for (const LayoutTimes& known : layouts(role, place, layout.devices())) {
+    const TrainLayout& other = known.layout;
+    if (other.tp == layout.tp && other.pp == layout.pp && other.ep == layout.ep &&
+        other.sharding == layout.sharding && other.recompute == layout.recompute &&
+        other.virtual_stages == layout.virtual_stages &&
+        other.micro_batch_tokens == layout.micro_batch_tokens)
+      return known;  // the rest is the base layout's
+  }
+  return times_of(role, place, layout);
+}
+
 const std::vector<LayoutTimes>& RoleTimes::layouts(PlanRole role, Place place, int devices) {
   const auto [at, fresh] = layouts_.try_emplace({role, place, devices});
   if (!fresh) return at->second;

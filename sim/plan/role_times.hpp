@@ -58,6 +58,8 @@ class RoleTimes {
   /// All layouts of `role` on exactly `devices` that the model and the work admit.
   const std::vector<LayoutTimes>& layouts(PlanRole role, Place place, int devices);
   result<LayoutTimes> times_of(PlanRole role, Place place, const TrainLayout& layout) const;
+  /// The same, looked up where it is one of `layouts`.
+  result<LayoutTimes> known_times_of(PlanRole role, Place place, const TrainLayout& layout);
 
   /// Sizes of engines that divide `devices`.
   std::vector<int> engine_sizes(Place place, int devices) const;
