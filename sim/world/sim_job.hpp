@@ -129,6 +129,8 @@ struct SimJob {
   std::int64_t group_size = 8;
   std::int64_t minibatch_prompts = 64;
   std::int64_t epochs = 1;  ///< over the batch of a step
+  /// Roles of different pools evaluate and learn at the same time; those of one take turns.
+  bool side_by_side = false;
   LengthOptions prompt_lengths{};
   LengthOptions answer_lengths{};  ///< of all turns together
   SimStragglers stragglers{};

@@ -141,6 +141,13 @@ task<std::vector<actors::EnvironmentAnswer>> SimWorld::Environment::turn(
 
 // ---- trained roles --------------------------------------------------------------------------
 
+task<TimePoint> SimWorld::take_turn(std::size_t pool, Duration span) {
+  const TimePoint begin = std::max(clock().now(), free_at_[pool]);
+  free_at_[pool] = begin + span;
+  co_await runtime::sleep_for(begin + span - clock().now());
+  co_return begin;
+}
+
 void SimWorld::Trained::draw_failure() {
   const SimFailures& failures = world_.job_.failures;
   if (failures.trainer_mtbf_s <= 0) return;
@@ -168,12 +175,11 @@ task<void> SimWorld::Trained::survive() {
 
 task<double> SimWorld::Trained::train(double span_s) {
   co_await survive();  // what happened while it waited
-  const TimePoint begin = world_.clock().now();
   const SimStragglers& slow = world_.job_.stragglers;
   const DrawKey key{mix_seed(world_.job_.seed, static_cast<std::uint64_t>(role_.pool) + 16),
                     updates_++, Purpose::kStepNoise, name_.size()};
   const double factor = uniform(key) < slow.step_share ? slow.step_factor : 1;
-  co_await runtime::sleep_for(to_duration(factor * span_s));
+  const TimePoint begin = co_await world_.take_turn(role_.pool, to_duration(factor * span_s));
   world_.log_phase(role_, name_, "update", begin);
   const double spent = seconds(world_.clock().now() - begin);
   co_await survive();
@@ -181,11 +187,10 @@ task<double> SimWorld::Trained::train(double span_s) {
 }
 
 task<Batch> SimWorld::Trained::log_probs(Batch batch) {
-  const TimePoint begin = world_.clock().now();
   const TrainWork work = work_of(batch);
   const TrainTime time = cost_.forward(work);
   world_.totals_.flops += forward_flops(role_.model, work.tokens, work.squares);
-  co_await runtime::sleep_for(to_duration(time.total()));
+  const TimePoint begin = co_await world_.take_turn(role_.pool, to_duration(time.total()));
   world_.log_phase(role_, name_, "forward", begin);
   Batch out;
   value_or_throw(out.set(column_, for_each_token(batch)));

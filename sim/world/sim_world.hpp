@@ -222,6 +222,9 @@ class SimWorld : private ReplicaListener, private FlowListener {
   std::vector<LinkId> path_of(const TrafficFlow& flow) const;
   void on_finished(Replica& replica, const SimSequence& sequence) override;
   void on_sent(Simulation& simulation, std::uint64_t flow) override;
+  /// Keeps the trained roles' devices of a pool busy for `span`, behind who came before. When it
+  /// began.
+  runtime::task<TimePoint> take_turn(std::size_t pool, Duration span);
   void log_phase(const SimTrainedRole& role, const std::string& name, const char* phase,
                  TimePoint begin);
 
@@ -247,7 +250,8 @@ class SimWorld : private ReplicaListener, private FlowListener {
   PhaseLog phases_;
   RunTrace trace_;
   WorldTotals totals_;
-  TimePoint saved_at_{};  ///< what trained roles go back to
+  std::map<std::size_t, TimePoint> free_at_;  ///< of the trained roles of a pool
+  TimePoint saved_at_{};                      ///< what trained roles go back to
   std::int64_t kv_pool_tokens_ = 0;
   std::unique_ptr<SimStreaming> streaming_;
   std::optional<Environment> environment_;
@@ -274,6 +278,7 @@ inline actors::Cast<SimWorld> cast_of(SimWorld& world, actors::AdvantageStep& ad
   cast.sampling.max_new_tokens = world.plan().chunks_max();
   cast.streaming = world.streaming();
   cast.environment = world.environment();
+  cast.side_by_side = world.job().side_by_side;
   return cast;
 }
 
