@@ -130,7 +130,7 @@ result<void> add_runnable(const PlanRequest& request, Plan& plan) {
   }
   PlanRequest real = request;
   real.split_trained = false;
-  real.expert_parallel = false;
+  real.experts_cut = 1;
   TROUPE_TRY(RoleTimes times, RoleTimes::create(real));
   SetOptions options(times);
   SearchOptions wanted;
@@ -147,21 +147,50 @@ result<void> add_runnable(const PlanRequest& request, Plan& plan) {
 
 }  // namespace
 
-result<Plan> make_plan(const PlanRequest& request) {
+namespace {
+
+/// Searches and simulates the best of one request.
+result<void> add_best(const PlanRequest& request, std::size_t count, Plan& plan) {
   TROUPE_TRY(RoleTimes times, RoleTimes::create(request));
   SetOptions options(times);
   SearchOptions wanted;
-  wanted.best = request.simulate_best;
+  wanted.best = count;
   TROUPE_TRY(const Searched searched, search(options, wanted));
-  if (searched.best.empty()) return fail(infeasible(request));
-  Plan plan;
-  plan.shapes = shapes_of(request).size();
-  plan.looked_at = searched.looked_at;
+  plan.looked_at += searched.looked_at;
+  plan.shapes += shapes_of(request).size();
   simulate_into(times, searched.best, plan.best, plan.refused);
+  return {};
+}
+
+bool has_experts(const PlanRequest& request) {
+  const std::vector<PlanRole> roles = request.roles();
+  return std::any_of(roles.begin(), roles.end(), [&request](PlanRole role) {
+    return request.model_of(role).shape.expert.experts > 0;
+  });
+}
+
+}  // namespace
+
+result<Plan> make_plan(const PlanRequest& request) {
+  TROUPE_TRY_VOID(request.check());
+  Plan plan;
+  if (has_experts(request)) {
+    const std::size_t sizes = std::max<std::size_t>(1, request.experts_cut_tried.size());
+    PlanRequest cut = request;
+    for (const int ranks : request.experts_cut_tried) {
+      cut.experts_cut = ranks;
+      TROUPE_TRY_VOID(add_best(cut, std::max<std::size_t>(2, request.simulate_best / sizes), plan));
+    }
+  } else {
+    TROUPE_TRY_VOID(add_best(request, request.simulate_best, plan));
+  }
+  if (plan.best.empty() && plan.refused.empty()) return fail(infeasible(request));
   if (plan.best.empty())
     return fail(ErrorCode::kInternal,
-                "plan: the simulator refused all {} candidates, the first: {}",
-                searched.best.size(), plan.refused.front());
+                "plan: the simulator refused all {} candidates, the first: {}", plan.refused.size(),
+                plan.refused.front());
+  TROUPE_TRY(RoleTimes times, RoleTimes::create(request));
+  SetOptions options(times);
   plan.baselines = baselines_of(options, plan.refused);
   TROUPE_TRY_VOID(add_runnable(request, plan));
   // A usual placement may turn out better than all that were ranked before it.

@@ -50,8 +50,10 @@ struct PlanRequest {
   int granularity = 0;
   /// Micro-batches that are tried: this many times the longest sample.
   std::vector<int> micro_batches = {1, 2, 4};
-  bool split_trained = true;         ///< false: trained roles share one set, as real runs have it
-  bool expert_parallel = true;       ///< also layouts that cut experts
+  bool split_trained = true;  ///< false: trained roles share one set, as real runs have it
+  int experts_cut = 1;        ///< ranks that share out the experts of every role that has them
+  /// Of those, what `make_plan` tries.
+  std::vector<int> experts_cut_tried = {1, 4, 8, 16, 32};
   std::size_t simulate_best = 12;    ///< candidates that are run in the simulator
   std::int64_t simulated_steps = 4;  ///< of each, in loops that run ahead; others: 1
 

@@ -77,30 +77,26 @@ std::vector<TrainLayout> RoleTimes::shapes(PlanRole role, Place place, int devic
   const std::int64_t sequences = work_.samples / (frozen ? 1 : work_.update.optimizer_steps);
   const std::int64_t least =
       std::max<std::int64_t>(2'048, (work_.tokens_longest + 1'023) / 1'024 * 1'024);
-  std::vector<int> experts = {1};
-  if (request_->expert_parallel && model.shape.expert.experts > 0)
-    for (const int ep : {2, 4, 8, 16, 32, 64}) experts.push_back(ep);
+  const int ep = model.shape.expert.experts > 0 ? request_->experts_cut : 1;
   std::vector<TrainLayout> all;
   for (const int tp : powers_of_two(domain_of(device(place)))) {
     for (const int pp : powers_of_two(kMostStages)) {
       if (devices % (tp * pp) != 0) continue;
-      for (const int ep : experts) {
-        for (const auto sharding : {TrainSharding::kZero1, TrainSharding::kFsdp}) {
-          if (sharding == TrainSharding::kFsdp && (pp > 1 || tp > 1 || devices == 1)) continue;
-          for (const auto recompute : {Recompute::kAttention, Recompute::kAll}) {
-            if (frozen && recompute == Recompute::kAll) continue;
-            for (const int times : request_->micro_batches) {
-              TrainLayout layout = base_layout(role);
-              layout.tp = tp;
-              layout.pp = pp;
-              layout.dp = devices / (tp * pp);
-              layout.ep = ep;
-              layout.virtual_stages = 1;
-              layout.sharding = sharding;
-              layout.recompute = recompute;
-              layout.micro_batch_tokens = least * times;
-              if (layout.dp <= sequences) all.push_back(layout);
-            }
+      for (const auto sharding : {TrainSharding::kZero1, TrainSharding::kFsdp}) {
+        if (sharding == TrainSharding::kFsdp && (pp > 1 || tp > 1 || devices == 1)) continue;
+        for (const auto recompute : {Recompute::kAttention, Recompute::kAll}) {
+          if (frozen && recompute == Recompute::kAll) continue;
+          for (const int times : request_->micro_batches) {
+            TrainLayout layout = base_layout(role);
+            layout.tp = tp;
+            layout.pp = pp;
+            layout.dp = devices / (tp * pp);
+            layout.ep = ep;
+            layout.virtual_stages = 1;
+            layout.sharding = sharding;
+            layout.recompute = recompute;
+            layout.micro_batch_tokens = least * times;
+            if (layout.dp <= sequences) all.push_back(layout);
           }
         }
       }

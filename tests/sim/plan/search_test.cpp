@@ -90,7 +90,6 @@ PlanRequest random_request(std::mt19937_64& random) {
   request.staleness_max = pick(1, 2);
   request.objective = pick(PlanObjective::kTime, PlanObjective::kCost);
   request.granularity = pick(0, 2);
-  request.expert_parallel = false;
   request.micro_batches = {1};
   return request;
 }
@@ -154,7 +153,6 @@ TEST(Search, OnlyWhatRealRunsCanPlaceWhenAskedFor) {
   PlanRequest request = small_request(16);
   request.base.critic = request.base.policy;
   request.split_trained = false;
-  request.expert_parallel = false;
   const Searched found = searched(request);
   ASSERT_FALSE(found.best.empty());
   for (const Found& one : found.best)
