@@ -30,7 +30,8 @@ std::vector<double> returns_to_go(const TokenBatchView& batch, std::span<const f
 
 result<AdvantageOutput> gae_advantage(const AdvantageInput& input,
                                       const AdvantageOptions& options) {
-  TROUPE_TRY_VOID(check_advantage(input, options, "gae", {.gamma = true, .lambda = true, .whiten = true}));
+  TROUPE_TRY_VOID(
+      check_advantage(input, options, "gae", {.gamma = true, .lambda = true, .whiten = true}));
   TROUPE_TRY_VOID(check_tokens(input.tokens, input.values, "values"));
   const TokenBatchView& batch = input.tokens;
   std::vector<double> advantages(batch.tokens(), 0.0);

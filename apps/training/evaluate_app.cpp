@@ -3,6 +3,7 @@
 #include "actors/loops/columns.hpp"
 #include "actors/loops/validation.hpp"
 #include "actors/roles/role_meshes.hpp"
+#include "apps/training/judge_keys.hpp"
 #include "apps/training/parallel_keys.hpp"
 #include "apps/training/train_inputs.hpp"
 #include "runtime/group/worker_group.hpp"
@@ -158,6 +159,8 @@ double pass_at_k(std::int64_t n, std::int64_t c, std::int64_t k) {
 result<Evaluation> evaluate(const Config& config, const TrainingRegistries& registries,
                             bool keep_samples) {
   TROUPE_TRY_VOID(refuse_cluster(config, "eval"));
+  if (wants_environment(config))
+    return config.refuse("environment.name", "troupe eval takes samples of one turn");
   const auto path = config.get<std::string>("actor_rollout_ref.model.path");
   if (path.empty()) return config.refuse("actor_rollout_ref.model.path", "names no model folder");
   if (config.get<std::vector<std::string>>("data.val_files").empty())

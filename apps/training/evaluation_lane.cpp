@@ -53,9 +53,9 @@ task<Metrics> EvaluationLane::begin(std::int64_t step, double wall) {
 
 task<void> EvaluationLane::evaluate(std::int64_t step, double wall) {
   const TimePoint began = clock_.now();
-  Metrics found =
-      co_await actors::validate<GroupWorld>(evaluator_.rollout(), reward_, options_.batches,
-                                            options_.samples_per_prompt, options_.sampling);
+  Metrics found = co_await actors::validate<GroupWorld>(
+      evaluator_.rollout(), reward_, options_.batches, options_.samples_per_prompt,
+      options_.sampling, nullptr, options_.environment);
   const Values values = values_of(found);
   found.add("evaluation/weight_version", static_cast<double>(evaluator_.version().value),
             Reduction::kLast);

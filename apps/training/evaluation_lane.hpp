@@ -37,6 +37,7 @@ struct EvaluationLaneOptions {
   std::vector<runtime::Batch> batches;  ///< held-out prompts
   std::int64_t samples_per_prompt = 1;
   actors::SamplingOptions sampling;
+  actors::GroupEnvironment* environment = nullptr;  ///< null: a sample is one turn
 };
 
 /// The value of each metric by its name; 0 of one that has none.

@@ -106,9 +106,6 @@ result<void> check_judges(const Config& c) {
   const std::string at = kEnvironment;
   TROUPE_TRY_VOID(failure_score(c, at + "failure_score").map([](auto) {}));
   const auto name = c.get<std::string>(at + "name");
-  if (!name.empty() && !c.get<std::vector<std::string>>("data.val_files").empty())
-    return c.refuse("data.val_files", "would be judged by first turns alone, environment.name = {}",
-                    name);
   if (name.empty() && has_command(c, kEnvironmentSandbox))
     return c.refuse(std::string(kEnvironmentSandbox) + "command",
                     "has no effect with environment.name = ''; write auto");

@@ -97,7 +97,7 @@ task<void> Trainer::validate(Metrics& metrics) {
   const auto samples = config_.get<std::int64_t>("actor_rollout_ref.rollout.val_kwargs.n");
   Metrics found = co_await actors::validate<GroupWorld>(
       world_->rollout(), world_->reward(), inputs_.validation->all(), samples,
-      sampling_options(config_, *inputs_.policy, true));
+      sampling_options(config_, *inputs_.policy, true), nullptr, world_->environment());
   keep_validation(values_of(found));
   value_or_throw(metrics.merge(found));
   metrics.add("timing_s/testing", seconds(clock_.now() - begin), Reduction::kSum);
@@ -221,7 +221,8 @@ result<void> Trainer::open_files(bool resumed) {
                            .batches = inputs_.validation->all(),
                            .samples_per_prompt =
                                config_.get<std::int64_t>("actor_rollout_ref.rollout.val_kwargs.n"),
-                           .sampling = sampling_options(config_, *inputs_.policy, true)},
+                           .sampling = sampling_options(config_, *inputs_.policy, true),
+                           .environment = world_->environment()},
                           step, [this](const EvaluationLane::Values& values) {
                             keep_validation(values);
                           }));

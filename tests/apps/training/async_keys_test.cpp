@@ -151,8 +151,6 @@ TEST(AsyncKeys, EachWrongCombinationIsOneErrorWithItsKeyAndBothValues) {
             {"async.drop_zero_variance=true", "rollout.n = 1"}},
            {{"actor_rollout_ref.rollout.simulated_delay.sigma=0.9"},
             {"simulated_delay.sigma=0.9", "median_s = 0"}},
-           {{"environment.name=auto", "data.val_files=[held_out.jsonl]"},
-            {"data.val_files", "environment.name = auto"}},
            {{"environment.name=auto", "actor_rollout_ref.rollout.sleep_level=2"},
             {"sleep_level=2", "environment.name = auto"}},
            {{async, "environment.name=auto", "environment.turn_tokens_max=512"},

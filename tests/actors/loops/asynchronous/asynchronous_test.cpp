@@ -3,6 +3,7 @@
 // a hash of all that was trained on; what each bound, end and watchdog does and says; lending;
 // metrics; bytes that were saved go on where they were.
 
+#include "actors/loops/episodes.hpp"
 #include "tests/actors/loops/asynchronous/hash_world.hpp"
 
 #include <gmock/gmock.h>
@@ -387,6 +388,32 @@ TEST(AsynchronousLoops, RunTurnsOfAnEnvironmentWithoutChangingResults) {
 }
 
 // ---- ends ----------------------------------------------------------------------------------
+
+TEST(AsynchronousLoops, EpisodesOfAnEvaluationAreThoseThatTheServiceSamples) {
+  RunOptions options;
+  options.world.environment = true;
+  options.world.length_max = 1000;  // the budget of 12 tokens is what ends samples
+  options.ledger.lead_max = 0;
+  options.steps = 1;
+  const RunResult trained = run(options);
+  ASSERT_FALSE(trained.error) << trained.error->to_string();
+  HashWorld world(options.world);
+  runtime::Executor executor(world.state.clock);
+  Batch samples = value_or_throw(number_samples(hash_prompts(0, 3), options.group_size));
+  const auto played =
+      executor.run(play_episodes<HashWorld>(world.rollout, world.environment, std::move(samples),
+                                            {.max_new_tokens = 12, .seed = step_seed(77, 1)}));
+  ASSERT_TRUE(played.has_value()) << played.error().to_string();
+  EXPECT_EQ(played->failed(), 0);
+  const Batch batch = value_or_throw(played->batch());
+  EXPECT_TRUE(value_or_throw(batch.select({std::string(column::kResponses)})) ==
+              value_or_throw(trained.batches[0].select({std::string(column::kResponses)})));
+  bool any = false;
+  for (std::int64_t row = 0; row < batch.rows(); ++row)
+    for (const std::int32_t token : batch.column(column::kResponses).row<std::int32_t>(row))
+      any = any || token >= 2000;
+  EXPECT_TRUE(any) << "no environment said a word";
+}
 
 TEST(AsynchronousLoops, EndWithAShortStepWhenTheDataIsOver) {
   RunOptions options;
