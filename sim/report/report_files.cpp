@@ -136,6 +136,17 @@ runtime::TraceFile timeline_of(const SimReport& report) {
   return file;
 }
 
+/// A line of the report's text: its label ends at a colon, or where a column begins.
+std::pair<std::string, std::string> label_and_value(const std::string& line) {
+  constexpr std::size_t kLabelMost = 48;
+  const std::size_t begin = std::min(line.find_first_not_of(' '), line.size());
+  const std::string text = line.substr(begin);
+  const std::size_t end = std::min(text.find(": "), text.find("  "));
+  if (end > kLabelMost) return {"", text};
+  const std::size_t value = text.find_first_not_of(": ", end);
+  return {text.substr(0, end), value == std::string::npos ? "" : text.substr(value)};
+}
+
 runtime::MetricsRow row_of(const SimReport& report, const SimStep& step) {
   runtime::MetricsRow row{.step = step.step, .values = {}};
   row.values["perf/throughput"] = step.tokens_per_s;
@@ -178,13 +189,8 @@ std::string report_page(const SimReport& report, const std::string& config_yaml)
   const std::string text = report_text(report);
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = text.find('\n', begin);
-    std::string line = text.substr(begin, end - begin);
+    page.facts.push_back(label_and_value(text.substr(begin, end - begin)));
     begin = end + 1;
-    const std::size_t colon = line.find(": ");
-    if (!line.starts_with(' ') && colon != std::string::npos && colon < 48)
-      page.facts.emplace_back(line.substr(0, colon), line.substr(colon + 2));
-    else
-      page.facts.emplace_back("", line);
   }
   for (const SimStep& step : report.outcome.steps) page.metrics.push_back(row_of(report, step));
   page.trace = timeline_of(report);

@@ -73,11 +73,18 @@ SimJob drawn(const Scenario& scenario, std::uint64_t sample) {
   return job;
 }
 
+SimulateOptions simulate_options(const Scenario& scenario) {
+  SimulateOptions options;
+  options.keep_phases = false;
+  options.keep_going = [last = scenario.sampling.steps](std::int64_t step) { return step < last; };
+  return options;
+}
+
 /// Step time with one constant at one end of its range; nothing where that does not fit.
 std::optional<double> step_with(const Scenario& scenario, Constant constant, double value) {
   SimJob job = scenario.job;
   if (!job.constants.set(constant, value)) return std::nullopt;
-  const auto outcome = simulate(job, {.keep_phases = false});
+  const auto outcome = simulate(job, simulate_options(scenario));
   if (!outcome) return std::nullopt;
   return run_numbers(job, *outcome, scenario.sampling.warm_up_steps).at("step_s");
 }
@@ -115,7 +122,7 @@ void add_spread(const Scenario& scenario, int threads, SimReport& report) {
   std::vector<std::string> failures(draws);
   for_all(draws, threads, [&](std::size_t i) {
     const SimJob job = drawn(scenario, i + 1);
-    const auto outcome = simulate(job, {.keep_phases = false});
+    const auto outcome = simulate(job, simulate_options(scenario));
     if (outcome)
       runs[i] = run_numbers(job, *outcome, scenario.sampling.warm_up_steps);
     else
@@ -214,10 +221,13 @@ result<SimReport> make_report(const Scenario& scenario, const ReportOptions& opt
   report.notes = scenario.notes;
   report.warm_up_steps = scenario.sampling.warm_up_steps;
   for (const DevicePool& pool : scenario.job.pools) report.devices += pool.devices;
-  TROUPE_TRY(report.outcome, simulate(scenario.job, {.trace = options.trace}));
+  SimulateOptions whole = simulate_options(scenario);
+  whole.keep_phases = true;
+  whole.trace = options.trace;
+  TROUPE_TRY(report.outcome, simulate(scenario.job, whole));
   if (counted(report.outcome, report.warm_up_steps).empty())
     return fail(ErrorCode::kAborted, "{}: the run ended after {} of {} steps", options.name,
-                report.outcome.steps.size(), scenario.job.steps);
+                report.outcome.steps.size(), scenario.sampling.steps);
   for (const auto& [name, value] : run_numbers(scenario.job, report.outcome, report.warm_up_steps))
     report.numbers[name] = {.value = value, .p10 = value, .p90 = value};
   add_outcome(scenario.job, report.warm_up_steps, report);

@@ -21,20 +21,18 @@ using runtime::Config;
 namespace {
 
 constexpr const char* kRollout = "actor_rollout_ref.rollout.";
-constexpr const char* kRewardModel = "simulation.reward_model";
+constexpr const char* kReference = "actor_rollout_ref.ref";
 
 bool is_bf16(const Config& config) {
   return config.get<std::string>("simulation.precision") == "bf16";
 }
 
 std::string tp_key(const std::string& section) {
-  return section == kRewardModel ? section + ".tp"
-                                 : section + ".megatron.tensor_model_parallel_size";
+  return section + ".megatron.tensor_model_parallel_size";
 }
 
 std::string pp_key(const std::string& section) {
-  return section == kRewardModel ? section + ".pp"
-                                 : section + ".megatron.pipeline_model_parallel_size";
+  return section + ".megatron.pipeline_model_parallel_size";
 }
 
 /// Value of a key that only some sections have.
@@ -208,7 +206,7 @@ result<TrainLayout> train_layout(const Config& config, const std::string& sectio
   layout.sharding = sharding_of(config, section);
   layout.virtual_stages =
       get_or(config, section + ".megatron.virtual_pipeline_model_parallel_size", 1);
-  const bool frozen = section == "actor_rollout_ref.ref" || section == kRewardModel;
+  const bool frozen = section == kReference;
   const std::string tokens = frozen ? "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu"
                                     : section + ".ppo_max_token_len_per_gpu";
   layout.micro_batch_tokens = config.get<std::int64_t>(tokens);

@@ -22,8 +22,8 @@ result<DeviceSpec> device_of(const runtime::Config& config, const Catalogue& cat
 result<ModelSpec> model_of(const runtime::Config& config, const Catalogue& catalogue,
                            const std::string& key, const std::string& path_key);
 
-/// Layout of `section` (`actor_rollout_ref.actor`, `actor_rollout_ref.ref`, `critic`,
-/// `simulation.reward_model`) over `devices`. kConfig naming the key that does not divide.
+/// Layout of `section` (`actor_rollout_ref.actor`, `actor_rollout_ref.ref`, `critic`) over
+/// `devices`. kConfig naming the key that does not divide.
 result<TrainLayout> train_layout(const runtime::Config& config, const std::string& section,
                                  int devices);
 /// Whether model and layout go together; the key, and the nearest that does.

@@ -25,7 +25,6 @@ constexpr const char* kActor = "actor_rollout_ref.actor";
 std::string section_of(const std::string& role) {
   if (role == "policy") return kActor;
   if (role == "reference") return "actor_rollout_ref.ref";
-  if (role == "reward_model") return "simulation.reward_model";
   return role;
 }
 
@@ -41,12 +40,10 @@ std::vector<std::string> split(const std::string& text, char separator) {
 }
 
 /// Roles of the run, in a fixed order.
-std::vector<std::string> roles_of(const Config& config, const ScenarioRoles& roles) {
+std::vector<std::string> roles_of(const ScenarioRoles& roles) {
   std::vector<std::string> names{"policy"};
   if (roles.reference) names.emplace_back("reference");
   if (roles.critic) names.emplace_back("critic");
-  if (!config.get<std::string>("simulation.reward_model.model").empty())
-    names.emplace_back("reward_model");
   names.emplace_back("rollout");
   return names;
 }
@@ -54,7 +51,7 @@ std::vector<std::string> roles_of(const Config& config, const ScenarioRoles& rol
 /// As a real run places its roles: rollout beside the others or with them.
 std::vector<RoleSet> real_sets(const Config& config, const ScenarioRoles& roles) {
   RoleSet trainer;
-  trainer.roles = roles_of(config, roles);
+  trainer.roles = roles_of(roles);
   trainer.devices = config.get<int>("trainer.nnodes") * config.get<int>("trainer.n_gpus_per_node");
   if (roles.rollout_devices == 0) return {trainer};
   trainer.roles.pop_back();
@@ -67,7 +64,7 @@ std::vector<RoleSet> real_sets(const Config& config, const ScenarioRoles& roles)
 result<std::vector<RoleSet>> sets_of(const Config& config, const ScenarioRoles& roles) {
   const auto texts = config.get<std::vector<std::string>>(kSets);
   if (texts.empty()) return real_sets(config, roles);
-  std::vector<std::string> missing = roles_of(config, roles);
+  std::vector<std::string> missing = roles_of(roles);
   std::vector<RoleSet> sets;
   for (const std::string& text : texts) {
     auto set = parse_role_set(text);
@@ -193,8 +190,11 @@ result<void> read_work(const Config& config, const ScenarioRoles& roles, Scenari
   job.seed = static_cast<std::uint64_t>(config.get_optional<std::int64_t>("simulation.seed")
                                             .value_or(config.get<std::int64_t>("trainer.seed")));
   TROUPE_TRY(job.mode, sim_mode_from_name(config.get<std::string>("trainer.mode")));
-  job.steps = config.get<std::int64_t>("simulation.steps");
+  scenario.sampling = sample_keys(config);
   job.pacing = roles.pacing;
+  job.steps = scenario.sampling.steps;
+  if (job.mode != SimMode::kSynchronous) job.steps += job.pacing.ledger.lead_max + 1;
+  job.side_by_side = config.get<bool>("simulation.side_by_side");
   job.prompts_per_step = config.get<std::int64_t>("data.train_batch_size");
   job.group_size = config.get<std::int64_t>("actor_rollout_ref.rollout.n");
   job.minibatch_prompts = roles.minibatch_prompts;
@@ -252,7 +252,7 @@ result<RoleSet> parse_role_set(const std::string& text) {
   if (problem != std::errc() || end != count.data() + count.size() || set.devices < 1)
     return fail(ErrorCode::kConfig, "'{}': {} is no number of devices; the nearest possible is 1",
                 text, count);
-  const std::vector<std::string> known{"policy", "reference", "critic", "reward_model", "rollout"};
+  const std::vector<std::string> known{"policy", "reference", "critic", "rollout"};
   for (const std::string& role : set.roles) {
     if (std::ranges::find(known, role) != known.end()) continue;
     const auto near = runtime::nearest_name(role, known);
@@ -277,7 +277,6 @@ result<Scenario> read_scenario(const Config& config, const ScenarioRoles& roles)
                          "replicas on the trainer's devices beside own ones are not simulated; the "
                          "nearest possible is false");
   TROUPE_TRY_VOID(check_fits(config, job));
-  scenario.sampling = sample_keys(config);
   scenario.notes = notes_of(config);
   return scenario;
 }

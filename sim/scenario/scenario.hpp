@@ -29,6 +29,8 @@ struct ScenarioRoles {
 };
 
 struct Scenario {
+  /// Its steps go on beyond those of `sampling` by what rollout may run ahead, so that a run that
+  /// is cut there does not show how one ends.
   SimJob job{};
   SampleKeys sampling{};
   std::vector<Constant> given{};         ///< constants that the configuration sets

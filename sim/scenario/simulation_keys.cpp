@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace troupe::sim {
 
 using runtime::at_least;
@@ -42,9 +44,6 @@ void declare_models(Schema& s) {
          "the policy, a name of the catalogue; empty: config.json in "
          "actor_rollout_ref.model.path");
   s.text(at + "critic_model", "", "empty: the policy's, or config.json in critic.model.path");
-  s.text(at + "reward_model.model", "", "a model that scores samples; empty: none");
-  s.integer(at + "reward_model.tp", 1, "its tensor parallelism").within(between(1, kMostRanks));
-  s.integer(at + "reward_model.pp", 1, "its pipeline stages").within(between(1, kMostRanks));
   s.text(at + "precision", "bf16", "bytes of weights, gradients, moments and KV: bf16 or fp32")
       .one_of({"bf16", "fp32"});
   s.integer(at + "expert_parallel_size", 1, "ranks that share out the trained experts")
@@ -177,6 +176,7 @@ std::vector<std::string> given_simulation_keys(const Config& config) {
 SampleKeys sample_keys(const Config& config) {
   const auto steps = config.get<std::int64_t>("simulation.steps");
   return {
+      .steps = steps,
       .warm_up_steps = std::min(config.get<std::int64_t>("simulation.warm_up_steps"), steps - 1),
       .samples = config.get<std::int64_t>("simulation.samples")};
 }

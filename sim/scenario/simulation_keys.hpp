@@ -25,6 +25,7 @@ std::vector<std::string> given_simulation_keys(const runtime::Config& config);
 
 /// What is asked of a report.
 struct SampleKeys {
+  std::int64_t steps = 1;          ///< that are simulated
   std::int64_t warm_up_steps = 1;  ///< that numbers leave out
   std::int64_t samples = 16;       ///< runs with other seeds and constants
 };
