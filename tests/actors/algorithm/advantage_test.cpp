@@ -496,9 +496,40 @@ TEST(Advantage, AnOptionThatWouldBeIgnoredIsAnError) {
   expect_config("reinforce_plus_plus", {.lambda = 0.9}, "lambda");
   expect_config("rloo", {.norm_by_std = true}, "norm_by_std");
   expect_config("dr_grpo", {.norm_by_std = true}, "norm_by_std");
+  expect_config("grpo", {.whiten = false}, "whiten");
   EXPECT_FALSE(gae_advantage(input_of(data), {.gamma = 1.5}).has_value());
   EXPECT_FALSE(gae_advantage(input_of(data), {.gamma = NAN}).has_value());
   EXPECT_TRUE(rloo_advantage(input_of(data), {.norm_by_std = false}).has_value());
+}
+
+TEST(Advantage, GaeThatIsNotWhitenedLooksAtEachSequenceAlone) {
+  // Three sequences of two tokens, the last of which is masked in the third.
+  const std::vector<std::int64_t> offsets{0, 2, 4, 6};
+  const std::vector<std::uint8_t> mask{1, 1, 1, 1, 1, 0};
+  const std::vector<float> rewards{0, 1, 0, 3, 2, 0};
+  const std::vector<float> values{0.5F, 0.25F, 1, -1, 0.75F, 9};
+  const AdvantageOptions options{.gamma = 0.5, .lambda = 0.5, .whiten = false};
+  const AdvantageInput all{
+      .tokens = {.offsets = offsets, .mask = mask}, .rewards = rewards, .values = values};
+  const auto whole = gae_advantage(all, options);
+  ASSERT_TRUE(whole.has_value()) << whole.error().to_string();
+  // δ₂ = r₂ - v₂ = 0.75; δ₁ = 0 + 0.5 · 0.25 - 0.5 = -0.375, plus 0.25 · δ₂.
+  EXPECT_FLOAT_EQ(whole->advantages[1], 0.75F);
+  EXPECT_FLOAT_EQ(whole->advantages[0], -0.375F + 0.25F * 0.75F);
+  EXPECT_EQ(whole->report.unwhitened_tokens, 0);
+  for (std::size_t s = 0; s < 3; ++s) {
+    const std::vector<std::int64_t> one{0, 2};
+    const auto part = [s](auto& numbers) { return std::span(numbers).subspan(2 * s, 2); };
+    const auto alone = gae_advantage({.tokens = {.offsets = one, .mask = part(mask)},
+                                      .rewards = part(rewards),
+                                      .values = part(values)},
+                                     options);
+    ASSERT_TRUE(alone.has_value()) << alone.error().to_string();
+    for (std::size_t t = 0; t < 2; ++t) {
+      EXPECT_EQ(alone->advantages[t], whole->advantages[2 * s + t]);
+      EXPECT_EQ(alone->returns[t], whole->returns[2 * s + t]);
+    }
+  }
 }
 
 TEST(Advantage, MissingColumnsAreNamed) {

@@ -365,6 +365,20 @@ class HashEnvironment {
   HashState& state_;
 };
 
+/// One number for each token of the responses.
+template <class Of>
+Batch token_numbers(const Batch& batch, std::string_view name, Of of) {
+  std::vector<std::vector<float>> rows;
+  for (std::int64_t row = 0; row < batch.rows(); ++row) {
+    rows.emplace_back();
+    for (const std::int32_t token : batch.column(column::kResponses).row<std::int32_t>(row))
+      rows.back().push_back(of(static_cast<std::uint64_t>(token)));
+  }
+  Batch out;
+  value_or_throw(out.set(std::string(name), Column::jagged(rows)));
+  return out;
+}
+
 /// The hash of `weights` and of every number in the rows of the parts, in order.
 inline std::uint64_t learn_hash(std::uint64_t weights, const Batch& all) {
   for (std::int64_t row = 0; row < all.rows(); ++row)
@@ -380,16 +394,9 @@ class HashPolicy {
   task<Batch> log_probs(Batch batch) {
     state_.message();
     co_await sleep_for(state_.random_time(10ms));
-    std::vector<std::vector<float>> rows;
-    for (std::int64_t row = 0; row < batch.rows(); ++row) {
-      rows.emplace_back();
-      for (const std::int32_t token : batch.column(column::kResponses).row<std::int32_t>(row))
-        rows.back().push_back(
-            -static_cast<float>(mix(state_.weights, static_cast<std::uint64_t>(token)) % 512) / 64);
-    }
-    Batch out;
-    value_or_throw(out.set(std::string(column::kOldLogProbs), Column::jagged(rows)));
-    co_return out;
+    co_return token_numbers(batch, column::kOldLogProbs, [this](std::uint64_t token) {
+      return -static_cast<float>(mix(state_.weights, token) % 512) / 64;
+    });
   }
   task<Metrics> update(Batch batch) {
     Metrics learned = co_await accumulate(std::move(batch));
@@ -438,17 +445,9 @@ class HashCritic {
   task<Batch> values(Batch batch) {
     state_.message();
     co_await sleep_for(state_.random_time(5ms));
-    std::vector<std::vector<float>> rows;
-    for (std::int64_t row = 0; row < batch.rows(); ++row) {
-      rows.emplace_back();
-      for (const std::int32_t token : batch.column(column::kResponses).row<std::int32_t>(row))
-        rows.back().push_back(
-            static_cast<float>(mix(state_.critic_weights, static_cast<std::uint64_t>(token)) % 64) /
-            64);
-    }
-    Batch out;
-    value_or_throw(out.set(std::string(column::kValues), Column::jagged(rows)));
-    co_return out;
+    co_return token_numbers(batch, column::kValues, [this](std::uint64_t token) {
+      return static_cast<float>(mix(state_.critic_weights, token) % 64) / 64;
+    });
   }
   task<Metrics> update(Batch batch) {
     co_await accumulate(std::move(batch));
