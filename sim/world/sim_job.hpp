@@ -131,6 +131,9 @@ struct SimJob {
   std::int64_t epochs = 1;  ///< over the batch of a step
   /// Roles of different pools evaluate and learn at the same time; those of one take turns.
   bool side_by_side = false;
+  /// Moves of weights take what their busiest link needs for its bytes: a lower bound that costs
+  /// nothing, for searches. Else flow by flow, max-min fair.
+  bool quick_moves = false;
   LengthOptions prompt_lengths{};
   LengthOptions answer_lengths{};  ///< of all turns together
   SimStragglers stragglers{};

@@ -265,7 +265,24 @@ task<double> SimWorld::save_behind(std::int64_t step) {
 // ---- weights --------------------------------------------------------------------------------
 
 /// The same flows over the same links, on which nothing else runs, take the same time every time.
+double SimWorld::busiest_link_s() const {
+  std::map<std::uint32_t, double> bytes;
+  double latency_s = 0;
+  for (const TrafficFlow& flow : traffic_.flows) {
+    for (const LinkId link : path_of(flow)) bytes[link.index] += flow.bytes;
+    latency_s = std::max(latency_s, nic_latency_[static_cast<std::size_t>(flow.source)]);
+  }
+  double longest_s = 0;
+  for (const auto& [link, sum] : bytes)
+    longest_s = std::max(longest_s, sum / links_.rate(LinkId{link}));
+  return latency_s + longest_s;
+}
+
 task<void> SimWorld::move_weights() {
+  if (job_.quick_moves && moves_ == 0) {
+    move_span_ = to_duration(busiest_link_s());
+    ++moves_;
+  }
   if (moves_ > 0) {
     co_await runtime::sleep_for(move_span_);
     ++moves_;

@@ -218,6 +218,7 @@ class SimWorld : private ReplicaListener, private FlowListener {
   result<void> build();
   result<void> add_engines();
   runtime::task<void> move_weights();
+  double busiest_link_s() const;  ///< of a move of the weights, with its latency
   result<void> add_links();
   std::vector<LinkId> path_of(const TrafficFlow& flow) const;
   void on_finished(Replica& replica, const SimSequence& sequence) override;

@@ -92,6 +92,7 @@ class Run {
     co_await service->start();
     for (std::int64_t step = 1; step <= world_.job().steps; ++step) {
       std::optional<StepReport> report = co_await step_of(*service, step);
+      if (world_.streaming()->failure()) throw runtime::Failure(*world_.streaming()->failure());
       if (!report) break;
       if (!co_await end_step(std::move(*report))) break;
     }
@@ -145,7 +146,11 @@ result<SimOutcome> simulate(const SimJob& job, const SimulateOptions& options) {
   actors::Cast<SimWorld> cast = cast_of(*world, advantage);
   SimOutcome outcome;
   Run run(*world, cast, options, outcome);
-  TROUPE_TRY([[maybe_unused]] const int done, simulation.run_task(run.all()));
+  const result<int> done = simulation.run_task(run.all());
+  // Samples that fit nowhere are the cause of whatever came of it.
+  if (!done && world->streaming() != nullptr && world->streaming()->failure())
+    return fail(*world->streaming()->failure());
+  TROUPE_TRY_VOID(done);
   outcome.digest = log.digest();
   outcome.events = simulation.events();
   return outcome;

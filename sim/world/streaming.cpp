@@ -271,6 +271,7 @@ void StreamReplica::start(actors::SampleStart& one, std::vector<SampleNews>& new
     failed.outcome = AttemptOutcome::kFailed;
     failed.reason = StopReason::kFailed;
     failed.error = taken.error();
+    if (!shared_.failure) shared_.failure = taken.error();
     news.push_back(std::move(failed));
     return;
   }

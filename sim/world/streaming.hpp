@@ -38,8 +38,9 @@ struct StreamShared {
   const SamplePlan& plan;
   PhaseLog& phases;
   RunTrace& trace;
-  double flops = 0;               ///< of samples that ended, each once
-  std::function<void()> nudge{};  ///< something happened that may bring others work
+  double flops = 0;                ///< of samples that ended, each once
+  std::optional<Error> failure{};  ///< a sample that no engine can hold
+  std::function<void()> nudge{};   ///< something happened that may bring others work
 };
 
 class StreamReplica : public Process, private ReplicaListener {
@@ -139,11 +140,13 @@ class SimStreaming : private Process {
   std::vector<ReplicaStatistics> statistics() const;
   /// FLOPs of samples that ended, each counted once.
   double flops() const { return shared_.flops; }
+  /// Why the run cannot be, where that came out on the way.
+  const std::optional<Error>& failure() const { return shared_.failure; }
 
  private:
   SimStreaming(Simulation& simulation, const SimJob& job, const SamplePlan& plan, PhaseLog& phases,
                RunTrace& trace)
-      : shared_{simulation, job, plan, phases, trace, 0, [this] { nudge(); }} {}
+      : shared_{simulation, job, plan, phases, trace, 0, {}, [this] { nudge(); }} {}
   void on_event(Simulation& simulation, const Event& event) override;
   std::string_view name_of(std::uint32_t) const override { return "engines look for work"; }
 
