@@ -55,6 +55,7 @@ class SharedLinks : public Process {
   double bytes_sent(LinkId link) const {
     return links_[link.index].sent;
   }  ///< up to the last event
+  double rate(LinkId link) const { return links_[link.index].rate; }
   const std::string& name_of(LinkId link) const { return links_[link.index].name; }
   std::size_t flows() const { return flows_.size(); }
   void check_rates() const;

@@ -128,6 +128,7 @@ SimJob job_of(const PlanRequest& request, const Candidate& candidate) {
   SimJob job = request.base;
   job.mode = candidate.mode;
   job.side_by_side = candidate.sets.size() > 1;
+  job.quick_moves = true;
   job.pacing.ledger.lead_max = candidate.staleness;
   job.pools.clear();
   std::map<PlanRole, std::size_t> pool_of;

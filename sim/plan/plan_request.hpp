@@ -54,8 +54,8 @@ struct PlanRequest {
   int experts_cut = 1;        ///< ranks that share out the experts of every role that has them
   /// Of those, what `make_plan` tries.
   std::vector<int> experts_cut_tried = {1, 4, 8, 16, 32};
-  std::size_t simulate_best = 12;    ///< candidates that are run in the simulator
-  std::int64_t simulated_steps = 4;  ///< of each, in loops that run ahead; others: 1
+  std::size_t simulate_best = 8;     ///< candidates that are run in the simulator
+  std::int64_t simulated_steps = 3;  ///< of each, in loops that run ahead; others: 1
 
   /// kInvalidArgument naming the field: no devices, no modes, numbers below 1.
   result<void> check() const;
