@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <map>
 #include <vector>
 
@@ -198,6 +199,56 @@ TEST(Replica, SkippingStepsGivesTheTimesOfOneEventPerStep) {
   }
   EXPECT_GT(preemptions, 100);
   EXPECT_GT(stops, 100U);
+}
+
+TEST(Replica, ASlowOneTakesItsFactorLongerForEverything) {
+  const DecodeCost cost = cost_of("qwen2.5-7b", "h100");
+  double ends[2] = {0, 0};
+  for (const bool skip : {true, false}) {
+    for (int slow = 0; slow < 2; ++slow) {
+      Simulation simulation;
+      Finishes finishes;
+      finishes.simulation = &simulation;
+      auto replica =
+          *Replica::create(cost, {.skip = skip, .slowness = slow == 0 ? 1.0 : 2.5}, finishes);
+      for (std::uint64_t id = 1; id <= 3; ++id)
+        ASSERT_TRUE(replica->submit(
+            simulation, {.id = id, .group = id, .prompt = 100, .length = 50 * std::int64_t(id)}));
+      ASSERT_TRUE(simulation.run());
+      ends[slow] = at_s(finishes, 3);
+    }
+    EXPECT_NEAR(ends[1], 2.5 * ends[0], 1e-6 * ends[1]);
+  }
+  Finishes finishes;
+  EXPECT_FALSE(Replica::create(cost, {.slowness = 0}, finishes));
+}
+
+TEST(Replica, SettlingCountsWhatIsThereAndChangesNothing) {
+  const DecodeCost cost = cost_of("qwen2.5-7b", "h100");
+  double ends[2] = {0, 0};
+  for (const bool looks : {false, true}) {
+    Simulation simulation;
+    Finishes finishes;
+    finishes.simulation = &simulation;
+    auto replica = *Replica::create(cost, {}, finishes);
+    ASSERT_TRUE(replica->submit(simulation, {.id = 1, .prompt = 100, .length = 400}));
+    std::int64_t before = 0;
+    for (int i = 1; looks && i < 40; ++i) {
+      ASSERT_TRUE(simulation.run_until(TimePoint(std::chrono::milliseconds(37 * i))));
+      replica->settle(simulation);
+      replica->for_each([&](const SimSequence& one) {
+        EXPECT_GE(one.generated, before);
+        EXPECT_LE(one.generated, 400);
+        before = one.generated;
+      });
+    }
+    EXPECT_EQ(before > 100, looks);
+    ASSERT_TRUE(simulation.run());
+    EXPECT_EQ(replica->statistics().tokens, 400);
+    EXPECT_EQ(replica->statistics().steps, 400);
+    ends[looks ? 1 : 0] = at_s(finishes, 1);
+  }
+  EXPECT_EQ(ends[0], ends[1]);
 }
 
 }  // namespace
