@@ -28,6 +28,7 @@ void for_each_role(const SimJob& job, Visit visit) {
   visit("policy", job.policy, false);
   if (job.reference) visit("reference", *job.reference, true);
   if (job.critic) visit("critic", *job.critic, false);
+  if (job.reward_model) visit("reward_model", *job.reward_model, true);
 }
 
 /// The first of `values` that is not finite or below its least value, by name.
@@ -88,6 +89,11 @@ result<void> check_mode(const SimJob& job) {
                   "0 does");
     return {};
   }
+  if (job.reward_model && job.reward_model->pool == job.rollout.pool)
+    return fail(ErrorCode::kUnsupported,
+                "simulation: mode {} scores while engines generate; the reward model and the "
+                "rollout share pool {}, wanted two",
+                sim_mode_name(job.mode), job.rollout.pool);
   TROUPE_TRY_VOID(check_bounds({
       {"pacing.ledger.lead_max", static_cast<double>(job.pacing.ledger.lead_max), 0},
       {"pacing.groups_per_part", static_cast<double>(job.pacing.groups_per_part), 1},

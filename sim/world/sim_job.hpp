@@ -125,6 +125,9 @@ struct SimJob {
   std::optional<SimTrainedRole> critic{};
   SimRollout rollout{};
   SimReward reward{};
+  /// Scores by a forward pass behind the rule's time; frozen. Beside training it needs devices that
+  /// do not generate.
+  std::optional<SimTrainedRole> reward_model{};
   std::int64_t prompts_per_step = 64;
   std::int64_t group_size = 8;
   std::int64_t minibatch_prompts = 64;

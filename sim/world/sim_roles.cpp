@@ -107,6 +107,7 @@ task<Batch> SimWorld::Reward::score(Batch batch) {
   }
   co_await runtime::sleep_for(end - begin);
   world.phases_.add({.role = "reward", .phase = "score", .begin = begin, .end = end});
+  if (world.reward_model_) co_await world.reward_model_->log_probs(batch);
   Batch out;
   value_or_throw(out.set(std::string(actors::column::kScores), Column::dense(std::move(scores))));
   co_return out;

@@ -71,6 +71,11 @@ result<void> SimWorld::build() {
     TROUPE_TRY(TrainCost critic, make(*job_.critic));
     critic_.emplace(*this, "critic", *job_.critic, std::move(critic), actors::column::kValues);
   }
+  if (job_.reward_model) {
+    TROUPE_TRY(TrainCost model, make(*job_.reward_model));
+    reward_model_.emplace(*this, "reward_model", *job_.reward_model, std::move(model),
+                          actors::column::kValues);
+  }
   TROUPE_TRY(decode_, DecodeCost::create(job_.policy.model, job_.pools[job_.rollout.pool].device,
                                          job_.rollout.layout, job_.constants));
   TROUPE_TRY(plan_, SamplePlan::create(job_));

@@ -261,6 +261,7 @@ class SimWorld : private ReplicaListener, private FlowListener {
   std::optional<Trained> policy_;
   std::optional<Trained> reference_;
   std::optional<Trained> critic_;
+  std::optional<Trained> reward_model_;
   Weights weights_;
 };
 

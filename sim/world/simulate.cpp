@@ -46,6 +46,7 @@ actors::ServiceOptions service_options(const SimJob& job) {
   options.revives_max = job.failures.restarts_max;
   options.lend = !job.own_rollout();
   options.scores_in_flight_max = std::max(4, job.reward.workers);
+  if (job.reward_model) options.scores_in_flight_max = 1;  // what comes meanwhile fills its batch
   options.turn_rows_max = 1;
   if (job.environment) options.turns_in_flight_max = job.environment->workers;
   options.tick_every = tick_of(job.pacing.dispatch);

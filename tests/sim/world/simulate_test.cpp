@@ -396,6 +396,20 @@ TEST(Simulate, LendsTheTrainersDevicesWhileItWaits) {
   }
 }
 
+TEST(Simulate, ARewardModelScoresByAForwardPass) {
+  SimJob job = base_job(SimMode::kSynchronous);
+  job.steps = 2;
+  const SimStep plain = run(job).steps[1];
+  job.reward_model = job.policy;  // of the same size in the same layout: log-probs cost as much
+  const SimStep step = run(job).steps[1];
+  EXPECT_NEAR(phase(step, "reward"), phase(plain, "reward") + phase(plain, "old_log_prob"), 1e-6);
+  EXPECT_GT(step.pools[0].busy_by.at("reward_model/forward"), 0);
+  job.mode = SimMode::kAsynchronous;
+  EXPECT_GT(run(job).steps[1].pools[0].busy_by.at("reward_model/forward"), 0);
+  job.reward_model->pool = 1;
+  EXPECT_EQ(simulate(job).error().code, ErrorCode::kUnsupported);
+}
+
 TEST(Simulate, RefusesWhatCannotBe) {
   SimJob job = base_job(SimMode::kSynchronous);
   job.environment = SimEnvironment{};
