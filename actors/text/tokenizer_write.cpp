@@ -113,15 +113,17 @@ class Writer {
     return {};
   }
 
-  /// Added tokens behind the last ordinary one stay out of the model, as trainers leave them; the
-  /// Hugging Face library numbers such tokens itself, so that there must be no hole among them.
+  /// Added tokens behind the ordinary ones stay out of the model, as trainers leave them, where the
+  /// Hugging Face library, which numbers them itself, comes to the same ids: without any hole.
   std::size_t model_size() const {
-    std::size_t ordinary = vocabulary_.tokens.size();
-    while (ordinary > 0 && vocabulary_.kinds[ordinary - 1] != TokenKind::kNormal) --ordinary;
+    const std::vector<TokenKind>& kinds = vocabulary_.kinds;
+    const auto is_kind = [&kinds](std::size_t id, TokenKind kind) { return kinds[id] == kind; };
+    std::size_t ordinary = 0;
+    while (ordinary < kinds.size() && is_kind(ordinary, TokenKind::kNormal)) ++ordinary;
     std::size_t added = ordinary;
-    while (added < vocabulary_.tokens.size() && is_added(added)) ++added;
-    for (std::size_t id = added; id < vocabulary_.tokens.size(); ++id)
-      if (is_added(id)) return vocabulary_.tokens.size();
+    while (added < kinds.size() && is_added(added)) ++added;
+    for (std::size_t id = added; id < kinds.size(); ++id)
+      if (!is_kind(id, TokenKind::kUnused)) return kinds.size();
     return ordinary;
   }
 
