@@ -8,7 +8,7 @@
 //   all-gather, reduce-scatter, all-to-all (n−1)α + (n−1)/n·S/B, S the whole
 //   chain broadcast S/B + hops·(α + chunk/B)
 // Across nodes: reduce-scatter inside, all-reduce of S/g over the adapter that g ranks share,
-// all-gather inside.
+// all-gather inside. Over many nodes adapters reach less of what they reach over a few.
 // **Threads:** pure. Seconds and bytes throughout.
 // **Invariants:** more bytes or a slower link never take less; one rank takes nothing.
 
@@ -38,6 +38,8 @@ class Fabric {
   const Link& inside() const { return inside_; }
   /// Between nodes, when `sharing` devices of a node use the adapter at the same time.
   Link across(int sharing) const;
+  /// The same for a collective over `nodes`.
+  Link across(int sharing, int nodes) const;
 
   /// `stride`: devices between neighbours of the group (1: adjacent); decides how many share a
   /// node, and so an adapter.

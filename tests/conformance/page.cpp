@@ -1,0 +1,183 @@
+#include "tests/conformance/compare.hpp"
+
+#include <fmt/format.h>
+
+#include <iterator>
+#include <sstream>
+
+// The page, part by part. It is compared with what lies in docs, so that nothing in it may depend
+// on the machine.
+
+namespace troupe::conformance {
+namespace {
+
+template <class... Args>
+void say(std::string& page, fmt::format_string<Args...> format, Args&&... args) {
+  fmt::format_to(std::back_inserter(page), format, std::forward<Args>(args)...);
+}
+
+std::string signed_percent(double predicted, double measured) {
+  return fmt::format("{:+.0f} %", 100 * (predicted / measured - 1));
+}
+
+/// A list's entry over lines of at most 118 columns, as far as words allow.
+void entry(std::string& page, const std::string& text) {
+  std::istringstream words(text);
+  std::string line = "-";
+  std::string word;
+  while (words >> word) {
+    if (line.size() + 1 + word.size() > 118) {
+      page += line + "\n";
+      line = " ";
+    }
+    line += " " + word;
+  }
+  page += line + "\n";
+}
+
+std::string verdict(bool right) { return right ? "right" : "**wrong**"; }
+
+std::string ranking(const std::map<std::string, double>& spans, const std::string& best) {
+  if (fastest(spans) == best) return "right";
+  return ties(spans, best) ? "tie" : "**wrong**";
+}
+
+void heading(std::string& page) {
+  page +=
+      "# Conformance with published tables\n\n"
+      "What the simulator says to figures that others measured. This page is what a command "
+      "prints, and a test\ncompares the two:\n\n"
+      "    ninja -C build/release conformance && build/release/tests/conformance > "
+      "docs/conformance.md\n\n"
+      "Rows and their sources: [published.yaml](../tests/conformance/published.yaml). "
+      "*Priors*: the constants of the\ntable at the end, one set for all rows. "
+      "*Fitted*: those named with each system, fitted to its\nmarked row alone; errors of fits "
+      "are those of the other rows.\n";
+}
+
+void summary(std::string& page, const Results& results) {
+  page += "\n## Step times\n\n";
+  page += "| system | phases | priors: median | worst | fitted: median | worst |\n";
+  page += "|---|---|---|---|---|---|\n";
+  const auto line = [&page](const std::string& name, const Errors& prior, const Errors& fitted) {
+    say(page, "| {} | {} | {:.0f} % | {:.0f} % | {:.0f} % | {:.0f} % |\n", name, prior.count,
+        100 * prior.median, 100 * prior.worst, 100 * fitted.median, 100 * fitted.worst);
+  };
+  for (const SystemResult& one : results.systems)
+    line(one.system.title, one.prior(), one.held_out());
+  line("all", results.prior(), results.held_out());
+  page += "\nGoals: priors 20 % and 40 %, fitted 8 % and 15 %.\n";
+}
+
+void system_table(std::string& page, const SystemResult& result) {
+  say(page, "\n### {}\n\nSource: {}.\n\n", result.system.title, result.system.source);
+  page += "| run | phase | published s | priors s | error | fitted s | error |\n";
+  page += "|---|---|---|---|---|---|---|\n";
+  for (const Compared& one : result.compared)
+    say(page, "| {}{} | {} | {:.1f} | {:.1f} | {} | {:.1f} | {} |\n", one.row,
+        one.fit_row ? " (fitted to)" : "", one.phase, one.measured_s, one.prior_s,
+        signed_percent(one.prior_s, one.measured_s), one.fitted_s,
+        signed_percent(one.fitted_s, one.measured_s));
+  page += "\nFitted:";
+  for (const sim::FittedConstant& one : result.fit.fitted)
+    say(page, "{} {} {:.3g} → {:.3g}{}", &one == result.fit.fitted.data() ? "" : ",",
+        sim::info_of(one.constant).name, one.prior, one.value,
+        one.at_bound     ? " (at its bound)"
+        : one.identified ? ""
+                         : " (not identified)");
+  page += ".\n";
+}
+
+void transitions(std::string& page, const Results& results) {
+  page +=
+      "\n## From training to generation\n\nHybridFlow, figure 14. Read-offs from the figure "
+      "judge nothing.\n\n| model | published s | priors s | error |\n|---|---|---|---|\n";
+  for (const auto& [fact, span] : results.transitions)
+    say(page, "| {}{} | {:.1f} | {:.1f} | {} |\n", fact.name, fact.read_off ? " (read off)" : "",
+        fact.measured, span, signed_percent(span, fact.measured));
+}
+
+void generation_tp(std::string& page, const Results& results) {
+  page +=
+      "\n## Tensor parallelism of generation\n\nHybridFlow, figure 15: 16 A100, all colocated. "
+      "Seconds with the priors.\n\n"
+      "| model | seconds by size | largest is slowest | published gain | predicted gain |\n"
+      "|---|---|---|---|---|\n";
+  for (const auto& [fact, spans] : results.generation_tp) {
+    std::string list;
+    bool slowest = true;
+    for (const auto& [size, span] : spans) {
+      say(list, "{}{}: {:.0f}", list.empty() ? "" : ", ", size, span);
+      slowest = slowest && span <= spans.rbegin()->second;
+    }
+    say(page, "| {} | {} | {} | {:.0f} % at {} | {:.0f} %, best {} |\n", fact.name, list,
+        verdict(slowest), 100 * fact.less, fact.best, 100 * saved(spans, fact.best),
+        fastest(spans));
+  }
+}
+
+void placements(std::string& page, const Results& results) {
+  page +=
+      "\n## Placements of PPO's four models\n\nHybridFlow, figure 12: equal sizes, A100 with one "
+      "200 Gb/s adapter a node. Seconds a step with the priors. *Tie*: within 2 % of the "
+      "fastest.\n\n"
+      "| model | devices | colocate | split | standalone | published best | ranking |\n"
+      "|---|---|---|---|---|---|---|\n";
+  for (const auto& [fact, spans] : results.placements) {
+    const auto span = [&spans = spans](const char* name) {
+      const auto found = spans.find(name);
+      return found == spans.end() ? std::string("does not fit")
+                                  : fmt::format("{:.0f}", found->second);
+    };
+    say(page, "| {} | {} | {} | {} | {} | {} | {} |\n", fact.model.name, fact.gpus,
+        span("colocate"), span("split"), span("standalone"), fact.best, ranking(spans, fact.best));
+  }
+}
+
+void tails(std::string& page, const Results& results) {
+  page +=
+      "\n## Tails\n\nSeer, baseline: share of the rollout that the last tenth of requests takes. "
+      "Lengths: log-normal with the\npublished mean and bound; its width is an assumption of the "
+      "file.\n\n| run | rollout s | predicted | tail share | predicted |\n|---|---|---|---|---|\n";
+  for (const auto& [fact, time] : results.tails)
+    say(page, "| {} | {:.0f} | {:.0f} ({}) | {:.0f} % | {:.0f} % |\n", fact.name, fact.rollout,
+        time.rollout_s, signed_percent(time.rollout_s, fact.rollout),
+        100 * fact.tail / fact.rollout, 100 * time.tail_s / time.rollout_s);
+}
+
+void memory(std::string& page, const Results& results) {
+  page +=
+      "\n## What fits\n\n| run | published | GB of a device | GB needed | predicted |\n"
+      "|---|---|---|---|---|\n";
+  for (const auto& [fact, need] : results.memory)
+    say(page, "| {} | {} | {:.0f} | {:.0f} | {} |\n", fact.name,
+        fact.fits ? "fits" : "out of memory", need.device_bytes / 1e9, need.peak_bytes / 1e9,
+        verdict(need.fits == fact.fits));
+}
+
+void constants(std::string& page) {
+  page += "\n## Constants\n\n| constant | prior | range | unit | source |\n|---|---|---|---|---|\n";
+  for (const sim::ConstantInfo& info : sim::constant_table())
+    say(page, "| {} | {:g} | {:g}–{:g} | {} | {} |\n", info.name, info.prior, info.low, info.high,
+        info.unit, info.source);
+}
+
+}  // namespace
+
+std::string page_of(const Published& published, const Results& results) {
+  std::string page;
+  heading(page);
+  summary(page, results);
+  for (const SystemResult& one : results.systems) system_table(page, one);
+  transitions(page, results);
+  generation_tp(page, results);
+  placements(page, results);
+  tails(page, results);
+  memory(page, results);
+  page += "\n## What misses, and why\n\n";
+  for (const std::string& one : published.misses) entry(page, one);
+  constants(page);
+  return page;
+}
+
+}  // namespace troupe::conformance

@@ -1,0 +1,325 @@
+#include "tests/conformance/predict.hpp"
+
+#include "runtime/base/check.hpp"
+#include "runtime/base/clock.hpp"
+#include "sim/catalogue/catalogue.hpp"
+#include "sim/engine/simulation.hpp"
+#include "sim/rollout/replica.hpp"
+#include "sim/world/simulate.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <utility>
+
+namespace troupe::conformance {
+
+using sim::Constants;
+using sim::SimJob;
+
+namespace {
+
+/// Steps that a loop beside its rollout takes to its rhythm, and those that are looked at then.
+constexpr std::int64_t kWarmSteps = 2;
+constexpr std::int64_t kSteps = 3;
+
+result<sim::Recompute> recompute_of(const std::string& name) {
+  if (name == "none") return sim::Recompute::kNone;
+  if (name == "attention") return sim::Recompute::kAttention;
+  if (name == "all") return sim::Recompute::kAll;
+  return fail(ErrorCode::kConfig, "recompute is {}, wanted none, attention or all", name);
+}
+
+result<sim::TrainSharding> sharding_of(const std::string& name) {
+  if (name == "none") return sim::TrainSharding::kNone;
+  if (name == "zero1") return sim::TrainSharding::kZero1;
+  if (name == "fsdp") return sim::TrainSharding::kFsdp;
+  return fail(ErrorCode::kConfig, "sharding is {}, wanted none, zero1 or fsdp", name);
+}
+
+result<sim::LengthOptions> answers(double mean, double sigma, std::int64_t cap) {
+  sim::LengthOptions options;
+  TROUPE_TRY(options.shape, sim::log_normal_with_mean(mean, sigma, cap));
+  options.tokens_max = cap;
+  return options;
+}
+
+/// Σ s and Σ s² of a batch whose answers have this distribution.
+sim::TrainWork work_of(const Row& row, const sim::LengthModel& lengths) {
+  const int points = 2'000;
+  double squares = 0;
+  double tokens = 0;
+  for (int i = 0; i < points; ++i) {
+    const double answer =
+        std::clamp(lengths.quantile((i + 0.5) / points), 1.0, static_cast<double>(row.cap));
+    const double whole = static_cast<double>(row.prompt) + answer;
+    tokens += whole / points;
+    squares += whole * whole / points;
+  }
+  const std::int64_t samples = row.prompts * row.group;
+  return {.tokens = tokens * static_cast<double>(samples),
+          .squares = squares * static_cast<double>(samples),
+          .sequences = samples};
+}
+
+/// The mean answer with which the policy's log-prob pass takes as long as it did.
+result<double> mean_from_log_probs(const Row& row, const SimJob& job) {
+  const double wanted = row.measured.at("old_log_prob");
+  TROUPE_TRY(const sim::TrainCost cost,
+             sim::TrainCost::create(row.model, row.device, job.policy.layout, job.constants));
+  double low = 16;
+  double high = static_cast<double>(row.cap) * 0.98;
+  for (int i = 0; i < 40; ++i) {
+    const double middle = std::sqrt(low * high);
+    TROUPE_TRY(const auto options, answers(middle, row.sigma, row.cap));
+    TROUPE_TRY(const auto lengths, sim::LengthModel::create(options));
+    (cost.forward(work_of(row, lengths)).total() < wanted ? low : high) = middle;
+  }
+  return std::sqrt(low * high);
+}
+
+/// When each sample of a generation on engines of one kind ended.
+class Generation : public sim::ReplicaListener {
+ public:
+  result<void> run(const sim::DecodeCost& cost, const sim::ReplicaOptions& options,
+                   const std::vector<std::vector<sim::SimSequence>>& by_engine) {
+    for (const auto& sequences : by_engine) {
+      TROUPE_TRY(auto engine, sim::Replica::create(cost, options, *this));
+      for (const sim::SimSequence& one : sequences) {
+        TROUPE_TRY_VOID(engine->submit(simulation_, one));
+      }
+      engines_.push_back(std::move(engine));
+    }
+    TROUPE_TRY_VOID(simulation_.run());
+    return {};
+  }
+  void on_finished(sim::Replica&, const sim::SimSequence&) override {
+    ends_s.push_back(seconds(simulation_.now() - TimePoint{}));
+  }
+  std::int64_t preemptions() const {
+    std::int64_t sum = 0;
+    for (const auto& engine : engines_) sum += engine->statistics().preemptions;
+    return sum;
+  }
+
+  std::vector<double> ends_s{};  ///< rising
+
+ private:
+  sim::Simulation simulation_;
+  std::vector<std::unique_ptr<sim::Replica>> engines_;
+};
+
+}  // namespace
+
+result<SimJob> job_of(const Row& row, const Constants& constants) {
+  SimJob job;
+  job.constants = constants;
+  TROUPE_TRY(job.mode, sim::sim_mode_from_name(row.mode));
+  job.steps = job.mode == sim::SimMode::kSynchronous ? 1 : kWarmSteps + kSteps;
+  job.pools = {{.name = "trainer", .device = row.device, .devices = row.gpus}};
+  if (row.rollout_gpus > 0)
+    job.pools.push_back({.name = "engines", .device = row.device, .devices = row.rollout_gpus});
+  job.policy.model = row.model;
+  sim::TrainLayout& layout = job.policy.layout;
+  layout.tp = row.tp;
+  layout.pp = row.pp;
+  layout.ep = row.ep;
+  layout.dp = row.gpus / (row.tp * row.pp);  // context-parallel ranks share out tokens, too
+  layout.micro_batch_tokens = row.micro_tokens * row.cp;
+  layout.offload_idle = row.offload && row.rollout_gpus == 0;
+  TROUPE_TRY(layout.recompute, recompute_of(row.recompute));
+  TROUPE_TRY(layout.sharding, sharding_of(row.sharding));
+  if (row.reference) {
+    job.reference = job.policy;
+    job.reference->layout.offload_idle = row.offload;
+  }
+  job.rollout.pool = row.rollout_gpus > 0 ? 1 : 0;
+  job.rollout.layout.tp = row.gen_tp;
+  job.rollout.layout.memory_share = row.memory_share;
+  job.rollout.layout.sleeps = true;
+  job.rollout.replicas = (row.rollout_gpus > 0 ? row.rollout_gpus : row.gpus) / row.gen_tp;
+  job.rollout.engine.sequences_max = row.sequences_max;
+  job.prompts_per_step = row.prompts;
+  job.group_size = row.group;
+  job.minibatch_prompts = row.minibatch;
+  job.prompt_lengths.shape = sim::FixedLength{row.prompt};
+  double mean = static_cast<double>(row.mean);
+  if (row.mean == 0) {
+    TROUPE_TRY(mean, mean_from_log_probs(row, job));
+  }
+  TROUPE_TRY(job.answer_lengths, answers(mean, row.sigma, row.cap));
+  return job;
+}
+
+namespace {
+
+/// A synchronous step from its parts, without the loop: batches of thousands of long samples take
+/// it long. Weights that move between shards of one node are left out; they take under a second.
+result<std::map<std::string, double>> composed(const Row& row, const SimJob& job) {
+  TROUPE_TRY(const auto lengths, sim::LengthModel::create(job.answer_lengths));
+  TROUPE_TRY(const auto train,
+             sim::TrainCost::create(row.model, row.device, job.policy.layout, job.constants));
+  TROUPE_TRY(const auto decode,
+             sim::DecodeCost::create(row.model, row.device, job.rollout.layout, job.constants));
+  const std::int64_t samples = row.prompts * row.group;
+  std::vector<std::vector<sim::SimSequence>> by_engine(
+      static_cast<std::size_t>(job.rollout.replicas));
+  sim::TrainWork work{.sequences = samples};
+  for (std::int64_t i = 0; i < samples; ++i) {
+    const auto prompt = static_cast<std::uint64_t>(i / row.group);
+    const std::int64_t length =
+        lengths.draw(job.seed, 1, prompt, static_cast<std::uint32_t>(i % row.group));
+    const auto tokens = static_cast<double>(row.prompt + length);
+    work.tokens += tokens;
+    work.squares += tokens * tokens;
+    by_engine[static_cast<std::size_t>(i * job.rollout.replicas / samples)].push_back(
+        {.id = static_cast<std::uint64_t>(i + 1),
+         .group = prompt,
+         .prompt = row.prompt,
+         .length = length});
+  }
+  Generation run;
+  TROUPE_TRY_VOID(run.run(decode, job.rollout.engine, by_engine));
+  const double old_log_prob = train.forward(work).total();
+  work.optimizer_steps = row.prompts / row.minibatch;
+  const double update = train.update(work).total();
+  const double generate = run.ends_s.back();
+  const double step = generate + old_log_prob + update +
+                      job.constants[sim::Constant::kTransitionHost] +
+                      job.constants[sim::Constant::kIterationHost];
+  return std::map<std::string, double>{{"gen", generate}, {"update_actor", update}, {"step", step}};
+}
+
+}  // namespace
+
+result<std::map<std::string, double>> predict(const Row& row, const Constants& constants) {
+  TROUPE_TRY(const SimJob job, job_of(row, constants));
+  if (row.mean == 0) return composed(row, job);
+  TROUPE_TRY(const sim::SimOutcome run, sim::simulate(job, {.keep_phases = false}));
+  const std::size_t warm =
+      job.mode == sim::SimMode::kSynchronous ? 0 : static_cast<std::size_t>(kWarmSteps);
+  const auto looked_at = static_cast<double>(run.steps.size() - warm);
+  std::map<std::string, double> predicted;
+  for (const auto& [phase, measured] : row.measured) {
+    double sum = 0;
+    for (std::size_t i = warm; i < run.steps.size(); ++i) {
+      const sim::SimStep& step = run.steps[i];
+      const auto found = step.phases_s.find(phase);
+      sum += phase == "step" ? step.span_s : found == step.phases_s.end() ? 0 : found->second;
+    }
+    predicted[phase] = sum / looked_at;
+  }
+  return predicted;
+}
+
+Constants of_2024(Constants constants) {
+  // In the constant's range: the call cannot fail.
+  TROUPE_CHECK(constants.set(sim::Constant::kDecodeSequenceHost, 1e-4), "constant out of range");
+  return constants;
+}
+
+result<double> predict(const Transition& transition, const Constants& constants) {
+  SimJob job;
+  job.constants = constants;
+  TROUPE_TRY(const auto device, sim::Catalogue::built_in().device("a100-80g-hybridflow"));
+  job.pools = {{.name = "all", .device = device, .devices = transition.gpus}};
+  job.policy.model = transition.model;
+  job.policy.layout.tp = transition.tp;
+  job.policy.layout.pp = transition.pp;
+  job.policy.layout.dp = transition.gpus / (transition.tp * transition.pp);
+  job.rollout.layout.tp = transition.gen_tp;
+  job.rollout.layout.sleeps = true;
+  job.rollout.replicas = transition.gpus / transition.gen_tp;
+  // Weights alone are looked at: the smallest work that goes round.
+  job.prompts_per_step = job.rollout.replicas;
+  job.group_size = 1;
+  job.prompt_lengths.shape = sim::FixedLength{16};
+  job.answer_lengths.shape = sim::FixedLength{16};
+  TROUPE_TRY(const sim::SimOutcome run, sim::simulate(job, {.keep_phases = false}));
+  return run.steps.front().phases_s.at("update_weights");
+}
+
+result<std::map<int, double>> predict(const GenerationTp& generation, const Constants& constants) {
+  TROUPE_TRY(const auto device, sim::Catalogue::built_in().device("a100-80g-hybridflow"));
+  const int gpus = 16;
+  const std::int64_t prompts = 1024;
+  const std::int64_t tokens = 1024;
+  const sim::TrainLayout layout{.tp = 8, .dp = gpus / 8};
+  TROUPE_TRY(const auto trained,
+             sim::TrainCost::create(generation.model, device, layout, constants));
+  const sim::TrainMemory learns = trained.memory(false);
+  const double frozen = trained.memory(true).weights;
+  std::map<int, double> spans;
+  for (const int tp : generation.sizes) {
+    // Actor and critic keep weights and moments, reference and reward model their weights.
+    sim::EngineLayout engine;
+    engine.tp = tp;
+    engine.captured.clear();
+    engine.reserved_bytes = 2 * (learns.weights + learns.optimizer) + 2 * frozen;
+    TROUPE_TRY(const auto cost,
+               sim::DecodeCost::create(generation.model, device, engine, of_2024(constants)));
+    const result<std::int64_t> room = cost.kv_tokens();
+    if (!room || *room < 2 * tokens) continue;
+    std::vector<sim::SimSequence> sequences;
+    for (std::int64_t i = 0; i < prompts * tp / gpus; ++i) {
+      const auto id = static_cast<std::uint64_t>(i + 1);
+      sequences.push_back({.id = id, .group = id, .prompt = tokens, .length = tokens});
+    }
+    Generation run;
+    TROUPE_TRY_VOID(run.run(cost, {}, {std::move(sequences)}));
+    spans[tp] = run.ends_s.back();
+  }
+  return spans;
+}
+
+result<TailTime> predict(const Tail& tail, const Constants& constants) {
+  TROUPE_TRY(const auto cost,
+             sim::DecodeCost::create(tail.model, tail.device, {.tp = tail.tp}, constants));
+  TROUPE_TRY(const auto options, answers(static_cast<double>(tail.mean), tail.sigma, tail.cap));
+  TROUPE_TRY(const auto lengths, sim::LengthModel::create(options));
+  std::vector<std::vector<sim::SimSequence>> by_engine(static_cast<std::size_t>(tail.instances));
+  for (std::int64_t row = 0; row < tail.prompts * tail.group; ++row) {
+    const auto prompt = static_cast<std::uint64_t>(row / tail.group);
+    const auto sample = static_cast<std::uint32_t>(row % tail.group);
+    const std::int64_t length = lengths.draw(1, 1, prompt, sample);
+    // Groups are dealt out in turn, as a whole.
+    by_engine[prompt % by_engine.size()].push_back({.id = static_cast<std::uint64_t>(row + 1),
+                                                    .group = prompt,
+                                                    .prompt = 300,
+                                                    .length = length});
+  }
+  Generation run;
+  TROUPE_TRY_VOID(run.run(cost, {}, by_engine));
+  const std::vector<double>& ends = run.ends_s;
+  return TailTime{.rollout_s = ends.back(),
+                  .tail_s = ends.back() - ends[ends.size() * 9 / 10 - 1],
+                  .preemptions = run.preemptions()};
+}
+
+result<MemoryNeed> predict(const MemoryFact& fact, const Constants& constants) {
+  sim::TrainLayout layout;
+  layout.tp = fact.tp;
+  layout.pp = fact.pp;
+  layout.dp = fact.gpus / (fact.tp * fact.pp);
+  layout.recompute = sim::Recompute::kAll;
+  layout.micro_batch_tokens = 4096;
+  TROUPE_TRY(layout.sharding, sharding_of(fact.sharding));
+  TROUPE_TRY(const auto cost, sim::TrainCost::create(fact.model, fact.device, layout, constants));
+  const sim::TrainMemory learns = cost.memory(false);
+  const sim::TrainMemory frozen = cost.memory(true);
+  double kept = 0;
+  if (!fact.offload) kept += learns.weights + learns.optimizer + frozen.weights;
+  if (fact.ppo) kept += learns.weights + learns.optimizer + frozen.weights;
+  const double own = fact.offload ? 0 : learns.weights + learns.optimizer;
+  const double update = kept - own + learns.total();
+  TROUPE_TRY(const auto engine,
+             sim::DecodeCost::create(fact.model, fact.device,
+                                     {.tp = fact.gen_tp, .reserved_bytes = kept}, constants));
+  const result<std::int64_t> room = engine.kv_tokens();
+  const double generate = kept + engine.weight_bytes() + constants[sim::Constant::kEngineWorkspace];
+  return MemoryNeed{.fits = update <= fact.device.memory_bytes && room && *room >= 2048,
+                    .device_bytes = fact.device.memory_bytes,
+                    .peak_bytes = std::max(update, generate)};
+}
+
+}  // namespace troupe::conformance
