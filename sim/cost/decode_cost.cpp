@@ -97,6 +97,7 @@ double DecodeCost::layer_s(double tokens) const {
 
 double DecodeCost::fixed_s(std::int64_t sequences) const {
   if (sequences == 0) return 0;
+  if (!layout_.profile.empty()) return layout_.profile.step_s(sequences);
   return layer_s(static_cast<double>(padded(sequences))) + constants_[Constant::kDecodeStepHost] +
          constants_[Constant::kDecodeSequenceHost] * static_cast<double>(sequences);
 }

@@ -15,6 +15,7 @@
 #include "sim/cost/constants.hpp"
 #include "sim/cost/device_spec.hpp"
 #include "sim/cost/model_spec.hpp"
+#include "sim/cost/step_profile.hpp"
 
 #include <cstdint>
 #include <vector>
@@ -34,6 +35,7 @@ struct EngineLayout {
   bool sleeps = false;        ///< gives its weights away while others work on its devices
   /// Batch sizes whose graphs are captured, rising; larger batches run as they are. Empty: none.
   std::vector<int> captured = {1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 96, 128, 160, 192, 224, 256};
+  StepProfile profile{};  ///< measured steps, instead of the model's; empty: none
 };
 
 class DecodeCost {

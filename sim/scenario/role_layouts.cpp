@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace troupe::sim {
@@ -252,6 +253,12 @@ result<SimRollout> rollout_of(const Config& config, const SimJob& job, std::size
   rollout.layout.kv_bytes = rollout.layout.weight_bytes;
   rollout.layout.sleeps = config.get<int>(std::string(kRollout) + "sleep_level") == 2;
   rollout.engine.sequences_max = config.get<std::int64_t>(std::string(kRollout) + "max_num_seqs");
+  const std::string profile = "simulation.step_profile";
+  if (const auto file = config.get<std::string>(profile); !file.empty()) {
+    auto measured = read_step_profile(file);
+    if (!measured) return config.refuse(profile, "{}", measured.error().message);
+    rollout.layout.profile = *std::move(measured);
+  }
   const int devices = job.pools[pool].devices;
   if (devices % rollout.layout.tp != 0)
     return config.refuse(

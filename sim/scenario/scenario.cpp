@@ -276,7 +276,9 @@ result<Scenario> read_scenario(const Config& config, const ScenarioRoles& roles)
     return config.refuse("async.lend_devices",
                          "replicas on the trainer's devices beside own ones are not simulated; the "
                          "nearest possible is false");
-  TROUPE_TRY_VOID(check_fits(config, job));
+  if (roles.fits) {
+    TROUPE_TRY_VOID(check_fits(config, job));
+  }
   scenario.notes = notes_of(config);
   return scenario;
 }

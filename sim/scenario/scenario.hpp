@@ -26,6 +26,7 @@ struct ScenarioRoles {
   std::int64_t minibatch_prompts = 1;
   int rollout_devices = 0;  ///< of its own; 0: the trainer's
   SimPacing pacing{};
+  bool fits = true;  ///< false: memory is not looked at, for a search of a place that fits
 };
 
 struct Scenario {

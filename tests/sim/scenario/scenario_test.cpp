@@ -98,6 +98,27 @@ TEST(Scenario, SizesTheKvPoolByWhatTheConfigurationGives) {
   EXPECT_EQ(megabytes->job.rollout.engine.kv_tokens, (std::int64_t{7168} << 20) / 57344);
 }
 
+TEST(Scenario, TakesMeasuredDecodeSteps) {
+  const troupe::testing::TemporaryFolder folder;
+  const std::string file = (folder / "steps.csv").string();
+  troupe::testing::write_file(file, "sequences,seconds\n1,0.010\n9,0.018\n64,0.018\n128,0.034\n");
+  const auto scenario = small_scenario({"simulation.step_profile=" + file});
+  ASSERT_TRUE(scenario) << scenario.error().to_string();
+  const SimJob& job = scenario->job;
+  const auto cost =
+      DecodeCost::create(job.policy.model, job.pools[0].device, job.rollout.layout, job.constants);
+  ASSERT_TRUE(cost);
+  EXPECT_DOUBLE_EQ(cost->fixed_s(1), 0.010);
+  EXPECT_DOUBLE_EQ(cost->fixed_s(5), 0.014);
+  EXPECT_DOUBLE_EQ(cost->fixed_s(32), 0.018);
+  EXPECT_DOUBLE_EQ(cost->fixed_s(192), 0.050) << "on through the last two";
+  EXPECT_GT(cost->step_s(5, 1e5), cost->fixed_s(5)) << "attention is the model's";
+  troupe::testing::write_file(file, "4,0.02\n2,0.03\n");
+  const auto falling = small_scenario({"simulation.step_profile=" + file});
+  ASSERT_FALSE(falling);
+  EXPECT_THAT(falling.error().message, AllOf(HasSubstr("steps.csv:2"), HasSubstr("must rise")));
+}
+
 TEST(Scenario, SaysWhatItLeavesOut) {
   const auto scenario = small_scenario({"trainer.test_freq=5"});
   ASSERT_EQ(scenario->notes.size(), 1U);
@@ -206,6 +227,9 @@ const Bad kBad[] = {
      {"simulation.lengths.response.shape=empirical",
       "simulation.lengths.response.file=/nowhere/lengths.csv"},
      {"simulation.lengths.response.file", "/nowhere/lengths.csv"}},
+    {"MissingProfile",
+     {"simulation.step_profile=/nowhere/steps.csv"},
+     {"simulation.step_profile = '/nowhere/steps.csv'"}},
     {"FixedTooLong",
      {"simulation.lengths.response.shape=fixed", "simulation.lengths.response.tokens=2000"},
      {"response.tokens = '2000'", "data.max_response_length = 1024", "nearest possible is 1024"}},
