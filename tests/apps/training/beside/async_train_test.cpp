@@ -86,6 +86,30 @@ TEST_F(AsyncTrain, PipelinedWithACriticAndKlInRewardsLearnsAsTheSynchronousLoop)
             steps_of("sync adaptive").back().values.at("actor/reward_kl_penalty_coeff"));
 }
 
+TEST_F(AsyncTrain, APipelinedStepWhoseGradientsAreLostBeginsAgainWithoutARestart) {
+  std::atomic<int> calls{0};
+  const auto losing = [&calls](int every) {
+    return [&calls, every](
+               const actors::PolicyLossInput& input,
+               const actors::PolicyLossOptions& options) -> result<actors::PolicyLossOutput> {
+      if (every > 0 && ++calls % every == 0) return fail(ErrorCode::kIo, "a cosmic ray");
+      return actors::vanilla_loss(input, options);
+    };
+  };
+  ASSERT_TRUE(registries_.losses.add("steady", {.apply = losing(0)}).has_value());
+  ASSERT_TRUE(registries_.losses.add("shaky", {.apply = losing(7)}).has_value());
+  for (const std::string loss : {"steady", "shaky"})
+    expect_run(loss, {"trainer.mode=pipelined", "async.staleness=0", "async.groups_per_part=1",
+                      "actor_rollout_ref.actor.policy_loss.loss_mode=" + loss});
+  expect_same_end("steady", "shaky");
+  double again = 0;
+  for (const runtime::MetricsRow& row : steps_of("shaky")) {
+    again += row.values.at("training/steps_begun_again");
+    EXPECT_EQ(row.values.at("training/restarts"), 0);
+  }
+  EXPECT_GE(again, 2);
+}
+
 TEST_F(AsyncTrain, RemaxBesideTrainingWithoutLeadEqualsTheSynchronousLoop) {
   expect_run("sync", {"algorithm.adv_estimator=remax"});
   expect_run("async", {"algorithm.adv_estimator=remax", "trainer.mode=async", "async.staleness=0"});
