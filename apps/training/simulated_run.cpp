@@ -27,6 +27,14 @@ sim::SimPacing pacing_of(const Config& config) {
   return pacing;
 }
 
+sim::ScenarioRoles roles_of(const Config& config) {
+  return {.critic = wants_critic(config),
+          .reference = wants_reference(config),
+          .minibatch_prompts = minibatch_prompts(config, "actor_rollout_ref.actor"),
+          .rollout_devices = rollout_devices(config),
+          .pacing = pacing_of(config)};
+}
+
 }  // namespace
 
 runtime::Schema simulate_schema() {
@@ -34,16 +42,18 @@ runtime::Schema simulate_schema() {
 }
 
 result<sim::Scenario> simulated_scenario(const Config& config) {
-  return sim::read_scenario(
-      config, {.critic = wants_critic(config),
-               .reference = wants_reference(config),
-               .minibatch_prompts = minibatch_prompts(config, "actor_rollout_ref.actor"),
-               .rollout_devices = rollout_devices(config),
-               .pacing = pacing_of(config)});
+  return sim::read_scenario(config, roles_of(config));
 }
 
 result<sim::SimJob> simulated_job(const Config& config) {
   TROUPE_TRY(sim::Scenario scenario, simulated_scenario(config));
+  return std::move(scenario.job);
+}
+
+result<sim::SimJob> unplaced_job(const Config& config) {
+  sim::ScenarioRoles roles = roles_of(config);
+  roles.fits = false;
+  TROUPE_TRY(sim::Scenario scenario, sim::read_scenario(config, roles));
   return std::move(scenario.job);
 }
 

@@ -20,4 +20,7 @@ result<sim::Scenario> simulated_scenario(const runtime::Config& config);
 /// Its job alone.
 result<sim::SimJob> simulated_job(const runtime::Config& config);
 
+/// The same, whether it fits its devices or not: what a search of placements begins with.
+result<sim::SimJob> unplaced_job(const runtime::Config& config);
+
 }  // namespace troupe::apps

@@ -19,8 +19,8 @@
 
 namespace {
 
-constexpr std::array<std::string_view, 8> kOwn{"head",    "node", "status", "list",
-                                               "explain", "stop", "cert",   "simulate"};
+constexpr std::array<std::string_view, 9> kOwn{"head", "node", "status",   "list", "explain",
+                                               "stop", "cert", "simulate", "plan"};
 
 std::vector<troupe::apps::AddCommand> own_commands() {
   std::vector<troupe::apps::AddCommand> commands = troupe::apps::cluster_commands();

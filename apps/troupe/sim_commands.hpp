@@ -11,6 +11,7 @@
 namespace troupe::apps {
 
 Command add_simulate(CLI::App& app);
+Command add_plan(CLI::App& app);
 
 std::vector<AddCommand> sim_commands();
 

@@ -22,6 +22,8 @@ result<PlannedRun> simulated(RoleTimes& times, const Found& found) {
   // The first steps of loops that run ahead begin with nothing under way.
   const std::int64_t warm = ahead ? found.candidate.staleness + 1 : 0;
   job.steps = warm + (ahead ? request.simulated_steps : 1);
+  // What was measured must not show how a run ends.
+  job.pacing.ledger.steps_max = job.steps + found.candidate.staleness;
   SimulateOptions options;
   options.keep_phases = false;
   TROUPE_TRY(const SimOutcome outcome, simulate(job, options));
