@@ -83,7 +83,9 @@ std::vector<TrainLayout> RoleTimes::shapes(PlanRole role, Place place, int devic
     for (const int pp : powers_of_two(kMostStages)) {
       if (devices % (tp * pp) != 0) continue;
       for (const auto sharding : {TrainSharding::kZero1, TrainSharding::kFsdp}) {
-        if (sharding == TrainSharding::kFsdp && (pp > 1 || tp > 1 || devices == 1)) continue;
+        // Shards of cut experts are what the planner of weight moves does not know.
+        if (sharding == TrainSharding::kFsdp && (pp > 1 || tp > 1 || ep > 1 || devices == 1))
+          continue;
         for (const auto recompute : {Recompute::kAttention, Recompute::kAll}) {
           if (frozen && recompute == Recompute::kAll) continue;
           for (const int times : request_->micro_batches) {
@@ -161,6 +163,7 @@ std::optional<EngineTimes> RoleTimes::engines(Place place, int devices, int tp, 
   const SimJob& base = request_->base;
   EngineLayout layout = base.rollout.layout;
   layout.tp = tp;
+  layout.reserved_bytes = 0;  // what others keep is the candidate's, not the base job's
   const auto [decode, fresh] = decode_.try_emplace({place, tp});
   if (fresh) {
     auto cost = DecodeCost::create(base.policy.model, device(place), layout, base.constants);

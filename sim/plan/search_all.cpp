@@ -48,6 +48,7 @@ class Walk {
       for (const int tp : times_.engine_sizes(place, set.devices)) {
         candidate_.engine = times_.request().base.rollout.layout;
         candidate_.engine.tp = tp;
+        candidate_.engine.reserved_bytes = 0;
         candidate_.replicas = set.devices / tp;
         lay_out(role + 1);
       }

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <random>
 #include <set>
 
@@ -120,6 +121,51 @@ TEST(Search, FindsWhatLookingAtEveryCandidateFinds) {
     }
   }
   EXPECT_GE(feasible, 12);
+}
+
+/// HybridFlow's work on its testbed (arXiv 2409.19256, §8.1): PPO of four 13B models.
+PlanRequest hybridflow(int devices) {
+  PlanRequest request = small_request(devices);
+  request.base.policy.model = model("llama-13b");
+  request.base.reference = request.base.policy;
+  request.base.critic = request.base.policy;
+  request.base.prompts_per_step = 1'024;
+  request.base.group_size = 1;
+  request.base.minibatch_prompts = 128;
+  for (LengthOptions* lengths : {&request.base.prompt_lengths, &request.base.answer_lengths}) {
+    lengths->shape = FixedLength{1'024};
+    lengths->tokens_max = 1'024;
+  }
+  request.offers[0].device = device("a100-80g-hybridflow");
+  request.modes = {SimMode::kSynchronous};
+  return request;
+}
+
+/// Best step of one partition.
+double step_of_form(const PlanRequest& request, const std::vector<RoleMask>& sets) {
+  SearchOptions wanted;
+  wanted.best = wanted.of_shape = 1;
+  wanted.wanted = [&sets](const PlanShape& shape) { return shape.sets == sets; };
+  const Searched found = searched(request, wanted);
+  EXPECT_FALSE(found.best.empty());
+  return found.best.empty() ? 0 : found.best.front().estimate.step_s;
+}
+
+TEST(Search, SharesDevicesWhenThereAreFewAndSplittingCatchesUpWithMore) {
+  const RoleMask critic = mask_of(PlanRole::kCritic);
+  const RoleMask all = 0b1111;
+  double before = std::numeric_limits<double>::infinity();
+  for (const int devices : {16, 32, 64, 128}) {
+    const PlanRequest request = hybridflow(devices);
+    const double together = step_of_form(request, {all});
+    const double ratio = step_of_form(request, {all & ~critic, critic}) / together;
+    fmt::print("{} devices: split takes {:.3f} of colocated, {:.1f} s\n", devices, ratio, together);
+    EXPECT_LT(ratio, before);
+    before = ratio;
+    if (devices <= 64) {
+      EXPECT_GT(ratio, 1);
+    }
+  }
 }
 
 TEST(Search, GivesTheSameAgain) {
