@@ -2,12 +2,14 @@
 //
 //   conformance [FILE]     FILE: the published figures, else those of the source tree
 
+#include "runtime/base/log.hpp"
 #include "tests/conformance/compare.hpp"
 
 #include <cstdio>
 
 int main(int argc, char** argv) {
   using namespace troupe::conformance;
+  troupe::log::set_up(troupe::log::Level::kWarn);  // the page alone goes to standard output
   const std::string file =
       argc > 1 ? argv[1] : TROUPE_SOURCE_DIR "/tests/conformance/published.yaml";
   const auto published = read_published(file);

@@ -2,6 +2,7 @@
 
 // A run that simulates in a millisecond, as YAML of a real run's keys, for tests of the scenario
 // and of what is made of it.
+// **Threads:** any; values alone.
 
 #include "apps/training/simulated_run.hpp"
 
