@@ -14,13 +14,14 @@ namespace troupe::actors {
 namespace {
 
 using test::Case;
-using test::Matrix;
 using test::MaskedMatrix;
+using test::Matrix;
 
 constexpr int kTrials = 60;
 
 AdvantageInput input_of(const Case& data) {
-  return {.tokens = data.view(), .rewards = data.column("rewards"), .values = data.column("values")};
+  return {
+      .tokens = data.view(), .rewards = data.column("rewards"), .values = data.column("values")};
 }
 
 /// Columns that only some estimators read.
@@ -41,7 +42,8 @@ Extra random_extra(const Case& data, Rng& rng) {
 AdvantageInput input_of(const Case& data, const Extra& extra) {
   AdvantageInput input = input_of(data);
   input.baselines = extra.baselines;
-  for (const std::vector<float>& component : extra.components) input.components.push_back(component);
+  for (const std::vector<float>& component : extra.components)
+    input.components.push_back(component);
   input.component_weights = {1.0, 0.5};
   return input;
 }
@@ -93,8 +95,8 @@ void whiten_reference(Matrix& values, const std::vector<std::vector<bool>>& mask
   for (std::size_t b = 0; b < values.size(); ++b)
     for (std::size_t j = 0; j < values[b].size(); ++j)
       if (mask[b][j]) all.push_back(values[b][j]);
-  const bool flat = all.size() < 2 || std::all_of(all.begin(), all.end(),
-                                                  [&](double x) { return x == all[0]; });
+  const bool flat =
+      all.size() < 2 || std::all_of(all.begin(), all.end(), [&](double x) { return x == all[0]; });
   for (std::size_t b = 0; b < values.size(); ++b)
     for (std::size_t j = 0; j < values[b].size(); ++j) {
       if (!mask[b][j]) continue;
@@ -106,7 +108,8 @@ void whiten_reference(Matrix& values, const std::vector<std::vector<bool>>& mask
 
 /// Advantage of row b alone, for estimators that give one number to a sequence.
 double group_reference(const std::string& name, const Case& data, const MaskedMatrix& rewards,
-                       const std::vector<double>& scores, std::size_t b, const ReferenceOptions& o) {
+                       const std::vector<double>& scores, std::size_t b,
+                       const ReferenceOptions& o) {
   const std::vector<std::size_t> rows = peers(data, rewards, b);
   if (rows.size() < 2) return 0;
   std::vector<double> group;
@@ -164,7 +167,8 @@ Matrix reference(const std::string& name, const Case& data, const Extra& extra,
           const double next = k + 1 < valid.size() ? values.value[b][valid[k + 1]] : 0;
           const double surprise =
               rewards.value[b][valid[k]] + o.gamma * next - values.value[b][valid[k]];
-          result[b][valid[i]] += std::pow(o.gamma * o.lambda, static_cast<double>(k - i)) * surprise;
+          result[b][valid[i]] +=
+              std::pow(o.gamma * o.lambda, static_cast<double>(k - i)) * surprise;
         }
     } else if (name == "reinforce_plus_plus" || name == "remax") {
       for (std::size_t i = 0; i < valid.size(); ++i) {
@@ -210,8 +214,7 @@ AdvantageOutput compute(const std::string& name, const AdvantageInput& input,
 
 class Estimator : public ::testing::TestWithParam<std::string> {};
 
-INSTANTIATE_TEST_SUITE_P(All, Estimator,
-                         ::testing::ValuesIn(default_advantages().names()),
+INSTANTIATE_TEST_SUITE_P(All, Estimator, ::testing::ValuesIn(default_advantages().names()),
                          [](const auto& instance) { return instance.param; });
 
 TEST_P(Estimator, AgreesWithTheMatrixReference) {
@@ -223,11 +226,13 @@ TEST_P(Estimator, AgreesWithTheMatrixReference) {
     const AdvantageOptions options = options_for(GetParam());
     const AdvantageOutput output = compute(GetParam(), input_of(data, extra), options);
     const std::vector<double> expected = test::repack(
-        data, reference(GetParam(), data, extra, {.gamma = options.gamma, .lambda = options.lambda}));
+        data,
+        reference(GetParam(), data, extra, {.gamma = options.gamma, .lambda = options.lambda}));
     ASSERT_EQ(output.advantages.size(), data.tokens());
     ASSERT_EQ(output.returns.size(), data.tokens());
     for (std::size_t t = 0; t < data.tokens(); ++t)
-      ASSERT_NEAR(output.advantages[t], expected[t], 2e-6 * (1 + std::abs(expected[t]))) << "token " << t;
+      ASSERT_NEAR(output.advantages[t], expected[t], 2e-6 * (1 + std::abs(expected[t])))
+          << "token " << t;
   }
 }
 
@@ -237,7 +242,8 @@ TEST_P(Estimator, DoesNotDependOnTheOrderOfSequences) {
     Rng rng(static_cast<std::uint64_t>(trial) + 1000);
     const Case data = test::random_case(rng);
     const Extra extra = random_extra(data, rng);
-    const AdvantageOutput whole = compute(GetParam(), input_of(data, extra), options_for(GetParam()));
+    const AdvantageOutput whole =
+        compute(GetParam(), input_of(data, extra), options_for(GetParam()));
     const auto order = test::random_split(data.sequences(), 1, rng)[0];
     const Case shuffled = test::take(data, order);
     Extra moved;
@@ -272,7 +278,8 @@ TEST_P(Estimator, IsBlindToMaskedGarbageAndPaddingRows) {
       for (std::size_t c = 0; c < 2; ++c)
         wide.components[c].push_back(real ? extra.components[c][s] : test::kGarbage);
     }
-    const AdvantageOutput plain = compute(GetParam(), input_of(data, extra), options_for(GetParam()));
+    const AdvantageOutput plain =
+        compute(GetParam(), input_of(data, extra), options_for(GetParam()));
     const AdvantageOutput other =
         compute(GetParam(), input_of(padded.data, wide), options_for(GetParam()));
     ASSERT_EQ(other.advantages.size(), padded.origin.size());
@@ -331,20 +338,19 @@ TEST(Advantage, EqualScoresGiveExactlyZero) {
   // 0.1 is not a float: in f32 the mean of seven of them is off by an ulp, and dividing by 1e-6
   // makes it hundredths.
   const Case data = one_token_each(std::vector<float>(7, 0.1F), std::vector<std::int64_t>(7, 5));
-  for (const char* name : {"grpo", "dr_grpo", "grpo_passk", "rloo", "opo", "gpg",
-                           "reinforce_plus_plus_baseline"}) {
+  for (const char* name :
+       {"grpo", "dr_grpo", "grpo_passk", "rloo", "opo", "gpg", "reinforce_plus_plus_baseline"}) {
     const AdvantageOutput output = compute(name, input_of(data), {});
     EXPECT_THAT(output.advantages, ::testing::Each(0.0F)) << name;
     EXPECT_EQ(output.report.zero_variance_groups, 1) << name;
   }
-  EXPECT_THAT(compute("reinforce_plus_plus", input_of(data), {}).advantages,
-              ::testing::Each(0.0F));
+  EXPECT_THAT(compute("reinforce_plus_plus", input_of(data), {}).advantages, ::testing::Each(0.0F));
 }
 
 TEST(Advantage, AGroupOfOneIsZeroAndCounted) {
   const Case data = one_token_each({3, 1, 0}, {1, 2, 2});
-  for (const char* name : {"grpo", "dr_grpo", "grpo_passk", "rloo", "opo", "gpg",
-                           "reinforce_plus_plus_baseline"}) {
+  for (const char* name :
+       {"grpo", "dr_grpo", "grpo_passk", "rloo", "opo", "gpg", "reinforce_plus_plus_baseline"}) {
     const AdvantageOutput output = compute(name, input_of(data), {});
     EXPECT_EQ(output.advantages[0], 0) << name;
     EXPECT_NE(output.advantages[1], 0) << name;
@@ -393,7 +399,8 @@ TEST(Advantage, GaeWithGammaAndLambdaOneIsReturnMinusValue) {
   const Case data = test::random_case(rng, {.sequences = 20});
   const AdvantageOutput gae = compute("gae", input_of(data), {});
   const AdvantageOutput plain = compute("reinforce_plus_plus", input_of(data), {});
-  for (std::size_t t = 0; t < data.tokens(); ++t) EXPECT_NEAR(gae.returns[t], plain.returns[t], 1e-5);
+  for (std::size_t t = 0; t < data.tokens(); ++t)
+    EXPECT_NEAR(gae.returns[t], plain.returns[t], 1e-5);
 }
 
 TEST(Advantage, GaeSkipsToolTokens) {

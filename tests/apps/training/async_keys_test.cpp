@@ -184,7 +184,8 @@ TEST(AsyncKeys, PipelinedTakesWhatIsExactInPartsAndSaysWhatIsNot) {
   const Words pipelined{"trainer.mode=pipelined", "algorithm.adv_estimator=gae"};
   const auto whitened = parse(pipelined);
   ASSERT_FALSE(whitened.has_value());
-  EXPECT_NE(whitened.error().message.find("algorithm.whiten_advantages = 'true'"), std::string::npos)
+  EXPECT_NE(whitened.error().message.find("algorithm.whiten_advantages = 'true'"),
+            std::string::npos)
       << whitened.error().message;
   for (const Words& more :
        std::vector<Words>{{"algorithm.adv_estimator=gae", "algorithm.whiten_advantages=false"},
