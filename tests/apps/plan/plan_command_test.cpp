@@ -2,16 +2,15 @@
 // checks with `troupe train`, and takes what the plan said; what cannot be ends with one line that
 // says why.
 
-#include "tests/support/test_files.hpp"
-#include "tests/support/troupe_processes.hpp"
+#include "tests/support/simulated_example.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include <chrono>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace troupe::testing {
@@ -20,28 +19,14 @@ namespace {
 using nlohmann::json;
 using ::testing::HasSubstr;
 
-std::string example(const std::string& name) {
-  return std::string(TROUPE_SOURCE_DIR) + "/apps/troupe/config/simulate/" + name;
-}
-
-class PlanCommand : public ::testing::Test {
+class PlanCommand : public SimulatedExample {
  protected:
-  Said run(std::vector<std::string> words) {
-    words.insert(words.begin(), troupe_program());
-    const std::string name = std::to_string(++runs_);
-    Process process(words, {}, folder_ / (name + ".out"), folder_ / (name + ".err"));
-    const int code = process.wait(std::chrono::seconds(120));
-    return {.code = code, .out = process.out(), .err = process.err()};
-  }
   Said plan(const std::string& config, std::vector<std::string> words) {
     words.insert(words.begin(),
                  {"plan", example(config), "--json", "--simulate", "2", "data.train_batch_size=32",
                   "actor_rollout_ref.actor.ppo_mini_batch_size=32"});
-    return run(words);
+    return run_troupe(std::move(words));
   }
-
-  TemporaryFolder folder_;
-  int runs_ = 0;
 };
 
 TEST_F(PlanCommand, WritesAConfigurationThatTakesWhatItSays) {
@@ -55,7 +40,7 @@ TEST_F(PlanCommand, WritesAConfigurationThatTakesWhatItSays) {
     const json& best = plan.at("runnable");
     ASSERT_TRUE(best.is_object()) << said.out;
     EXPECT_TRUE(best.at("runnable").get<bool>());
-    const Said again = run(
+    const Said again = run_troupe(
         {"simulate", out, "--quick", "--json", "simulation.steps=1", "simulation.warm_up_steps=0"});
     ASSERT_EQ(again.code, 0) << again.err;
     const double simulated = json::parse(again.out).at("numbers").at("step_s").at("value");

@@ -2,8 +2,7 @@
 // are written, and a wrong command line or configuration ends with code 2 and one line that says
 // why.
 
-#include "tests/support/test_files.hpp"
-#include "tests/support/troupe_processes.hpp"
+#include "tests/support/simulated_example.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,6 +10,7 @@
 
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace troupe::testing {
@@ -19,22 +19,12 @@ namespace {
 using nlohmann::json;
 using ::testing::HasSubstr;
 
-std::string example(const std::string& name) {
-  return std::string(TROUPE_SOURCE_DIR) + "/apps/troupe/config/simulate/" + name;
-}
-
-class SimulateCommand : public ::testing::Test {
+class SimulateCommand : public SimulatedExample {
  protected:
   Said run(std::vector<std::string> words) {
-    words.insert(words.begin(), {troupe_program(), "simulate"});
-    const std::string name = std::to_string(++runs_);
-    Process process(words, {}, folder_ / (name + ".out"), folder_ / (name + ".err"));
-    const int code = process.wait(std::chrono::seconds(120));
-    return {.code = code, .out = process.out(), .err = process.err()};
+    words.insert(words.begin(), "simulate");
+    return run_troupe(std::move(words));
   }
-
-  TemporaryFolder folder_;
-  int runs_ = 0;
 };
 
 /// The same configuration with less of everything.
