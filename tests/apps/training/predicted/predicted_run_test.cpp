@@ -22,7 +22,7 @@ using sim::Constant;
 using testing::Words;
 
 constexpr double kSigma = 0.3;
-constexpr std::int64_t kMeasured = 10;
+constexpr std::int64_t kMeasured = 18;
 
 /// A token stands for a declared millisecond: the engine's step takes that, and its device nothing.
 sim::SimJob job_of(double median_s, sim::SimMode mode) {
