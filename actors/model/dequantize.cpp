@@ -145,8 +145,8 @@ struct SubScale {
 SubScale sub_scale(const std::array<std::uint8_t, 12>& bytes, std::size_t index) {
   const std::size_t j = index % 4;
   if (index < 4) return {bytes[j] & 0x3FU, bytes[4 + j] & 0x3FU};
-  return {low_nibble(bytes[8 + j]) | ((bytes[j] >> 6U) << 4U),
-          high_nibble(bytes[8 + j]) | ((bytes[4 + j] >> 6U) << 4U)};
+  return {low_nibble(bytes[8 + j]) | ((unsigned{bytes[j]} >> 6U) << 4U),
+          high_nibble(bytes[8 + j]) | ((unsigned{bytes[4 + j]} >> 6U) << 4U)};
 }
 
 /// Q4_K and Q5_K: nibbles in pairs of sub-blocks that share 32 bytes, and perhaps a fifth bit.
