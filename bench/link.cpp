@@ -7,6 +7,7 @@
 // ≥ 80,000/s, without and with token; frames through a socket pair ≥ 160,000/s. TLS has no bar.
 // The other process is this program with --serve.
 
+#include "bench/elapsed.hpp"
 #include "runtime/base/check.hpp"
 #include "runtime/group/actor_system.hpp"
 #include "runtime/link/certificate.hpp"
@@ -39,16 +40,11 @@ namespace {
 
 using namespace troupe;
 using namespace troupe::runtime;
-using std::chrono::duration;
 using std::chrono::steady_clock;
 using Bytes = std::vector<std::byte>;
 
 constexpr const char* kToken = "9b2d0c5f7a1e4c3b8d6f0a1b2c3d4e5f9b2d0c5f7a1e4c3b8d6f0a1b2c3d4e5f";
 constexpr std::size_t kPayloadBytes = 64;
-
-double since(steady_clock::time_point begin) {
-  return duration<double>(steady_clock::now() - begin).count();
-}
 
 double cpu_seconds() {
   rusage used{};
@@ -159,9 +155,9 @@ Deadline soon() { return Deadline::in(std::chrono::seconds(30)); }
 double single_rate(Channel& channel, double length) {
   const auto begin = steady_clock::now();
   int count = 0;
-  for (; since(begin) < length; ++count)
+  for (; bench::seconds_since(begin) < length; ++count)
     (void)taken(channel.request("echo", Bytes(kPayloadBytes), soon()).wait());
-  return count / since(begin);
+  return count / bench::seconds_since(begin);
 }
 
 double pipelined_rate(Channel& channel, double length) {
@@ -169,7 +165,7 @@ double pipelined_rate(Channel& channel, double length) {
   std::deque<pending<Bytes>> open;
   const auto begin = steady_clock::now();
   int count = 0;
-  while (since(begin) < length) {
+  while (bench::seconds_since(begin) < length) {
     // A batch at a time, as a controller that casts to many ranks does.
     while (open.size() < kOpen)
       open.push_back(channel.request("echo", Bytes(kPayloadBytes), soon()));
@@ -182,13 +178,13 @@ double pipelined_rate(Channel& channel, double length) {
     (void)taken(open.front().wait());
     open.pop_front();
   }
-  return count / since(begin);
+  return count / bench::seconds_since(begin);
 }
 
 double one_way_rate(Channel& channel, double length) {
   const auto begin = steady_clock::now();
   int count = 0;
-  while (since(begin) < length) {
+  while (bench::seconds_since(begin) < length) {
     for (int i = 0; i < 1000;) {
       if (channel.notify("note", Bytes(kPayloadBytes))) {
         ++i;
@@ -204,7 +200,7 @@ double one_way_rate(Channel& channel, double length) {
   TROUPE_CHECK(
       std::string(reinterpret_cast<const char*>(text.data()), text.size()) == std::to_string(count),
       "bench: of {} frames others arrived", count);
-  return count / since(begin);
+  return count / bench::seconds_since(begin);
 }
 
 Rates measure(const char* self, const std::string& mode, const std::string& folder, double length) {
@@ -255,14 +251,14 @@ double frame_rate(const SealKey* key, double length) {
   Bytes piece(kPiece);
   const auto begin = steady_clock::now();
   while (true) {
-    if (since(begin) >= length) over = true;
+    if (bench::seconds_since(begin) >= length) over = true;
     const ssize_t got = ::read(ends[1], piece.data(), piece.size());
     if (got <= 0) break;
     reader.feed(std::span(piece).first(static_cast<std::size_t>(got)));
     while (taken(reader.next())) {
     }
   }
-  const double rate = static_cast<double>(reader.frames_read()) / since(begin);
+  const double rate = static_cast<double>(reader.frames_read()) / bench::seconds_since(begin);
   writer.join();
   ::close(ends[0]);
   ::close(ends[1]);
@@ -275,7 +271,7 @@ double seal_ns(FrameSeal seal, std::size_t bytes, int count) {
   const std::array<std::byte, 24> prefix{};
   const auto begin = steady_clock::now();
   for (int i = 0; i < count; ++i) (void)seal.make(static_cast<std::uint64_t>(i), prefix, payload);
-  return since(begin) / count * 1e9;
+  return bench::seconds_since(begin) / count * 1e9;
 }
 
 bool report(const char* what, double rate, double bar) {

@@ -10,6 +10,7 @@
 // --check it ends non-zero when a bar is missed: one bundle pipelined and in batches ≥ 5,000/s, 40
 // bundles ≥ 500/s. The head and the nodes are this program with --head and --node.
 
+#include "bench/elapsed.hpp"
 #include "placement/node_reservation_service.hpp"
 #include "placement/placement_client.hpp"
 #include "placement/placement_service.hpp"
@@ -60,10 +61,6 @@ T taken(result<T> outcome) {
 }
 
 Deadline soon() { return Deadline::in(std::chrono::seconds(60)); }
-
-double since(steady_clock::time_point begin) {
-  return duration<double>(steady_clock::now() - begin).count();
-}
 
 double cpu_seconds(int who) {
   rusage used{};
@@ -190,7 +187,7 @@ class Pipeline {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, duration<double>(length), [] { return false; });
     stop_ = true;
-    const double rate = done_ / since(begin);
+    const double rate = done_ / bench::seconds_since(begin);
     changed_.wait(lock, [this] { return running_ == 0; });
     return rate;
   }
@@ -256,11 +253,11 @@ double batch_rate(PlacementClient& client, int lanes, double length) {
       do {
         batch(client, 100, 1);
         count += 100;
-      } while (since(begin) < length);
+      } while (bench::seconds_since(begin) < length);
     });
   }
   for (std::thread& thread : threads) thread.join();
-  return count / since(begin);
+  return count / bench::seconds_since(begin);
 }
 
 bool report(std::string_view what, double rate, double bar) {
@@ -291,7 +288,7 @@ bool measure(PlacementClient& client, double length) {
                5000) &&
         met;
   fmt::print("  the client's share of a core: {:.2f}\n",
-             (cpu_seconds(RUSAGE_SELF) - cpu) / since(begin));
+             (cpu_seconds(RUSAGE_SELF) - cpu) / bench::seconds_since(begin));
   report("one bundle, batches of 100, one at a time",
          best([&] { return batch_rate(client, 1, length); }), 0);
   met = report("one bundle, batches of 100, four under way",
@@ -315,10 +312,10 @@ void many_groups(PlacementClient& client) {
     (void)taken(one->wait_active(soon()).wait());
     keys.push_back({.id = one->id()});
   }
-  const double up = since(begin);
+  const double up = bench::seconds_since(begin);
   (void)taken(client.remove_groups(keys, soon()).wait());
-  report("1000 groups of 3 bundles, all at once", 1000 / since(begin), 0);
-  fmt::print("  active after {:.3f} s, removed after {:.3f} s\n", up, since(begin));
+  report("1000 groups of 3 bundles, all at once", 1000 / bench::seconds_since(begin), 0);
+  fmt::print("  active after {:.3f} s, removed after {:.3f} s\n", up, bench::seconds_since(begin));
 }
 
 int run(const char* self, bool check, double length) {

@@ -20,6 +20,7 @@
 // most 4 buckets + 16 MiB. With
 // --check it ends with 1 when a bar is missed.
 
+#include "bench/elapsed.hpp"
 #include "bench/perftest.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/comm/collective_gloo.hpp"
@@ -51,10 +52,6 @@ struct Options {
   int rounds = 5;
   std::string only;  ///< local, direct or tcp
 };
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 double median(std::vector<double> values) {
   TROUPE_CHECK(!values.empty(), "no rounds");
@@ -97,7 +94,7 @@ class Copy {
     for (std::size_t i = 1; i < threads_; ++i) others.emplace_back(copy, i);
     copy(0);
     for (std::thread& other : others) other.join();
-    return static_cast<double>(from_.size()) / kMiB / seconds_since(start);
+    return static_cast<double>(from_.size()) / kMiB / bench::seconds_since(start);
   }
 
  private:
@@ -134,7 +131,7 @@ double publish_here(World& world, std::int64_t version, const Checks& checks, st
   command.kind = CommandKind::kCommit;
   for (const auto& [rank, target] : world.targets) target->handle(command);
   for (const auto& [rank, source] : world.sources) source->handle(command);
-  return static_cast<double>(bytes) / kMiB / seconds_since(start);
+  return static_cast<double>(bytes) / kMiB / bench::seconds_since(start);
 }
 
 bool bench_local(const Options& options, const std::string& name, const std::string& text) {
@@ -207,7 +204,7 @@ class Remote {
     const auto start = Clock::now();
     const auto outcome = world_.publish(publication);
     TROUPE_CHECK(outcome.has_value(), "{}", outcome.error().to_string());
-    const double speed = static_cast<double>(bytes_) / kMiB / seconds_since(start);
+    const double speed = static_cast<double>(bytes_) / kMiB / bench::seconds_since(start);
     all.network = 0;
     for (const auto& [member, received] : outcome->received) all.network += received.network_bytes;
     return speed;
@@ -262,7 +259,7 @@ double bench_gather(const Options& options, const std::string& name) {
   }
   for (std::thread& thread : threads) thread.join();
   TROUPE_CHECK(!failed, "gather over gloo failed");
-  return static_cast<double>(bytes) / kMiB / seconds_since(start);
+  return static_cast<double>(bytes) / kMiB / bench::seconds_since(start);
 }
 
 Options parse(int argc, char** argv) {

@@ -9,6 +9,7 @@
 
 #include "actors/reward/command_reward.hpp"
 #include "actors/sandbox/sandbox_pool.hpp"
+#include "bench/elapsed.hpp"
 #include "runtime/base/check.hpp"
 
 #include <fmt/format.h>
@@ -36,10 +37,6 @@ for line in sys.stdin:
     row = json.loads(line)
     print(1.0 if row["response"].strip() == row["ground_truth"] else 0.0, flush=True)
 )";
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 SandboxOptions rule_options(int workers, std::int64_t samples_per_worker) {
   SandboxOptions options;
@@ -70,7 +67,7 @@ double rate(const BatchRewardFunction& rule, std::size_t samples, std::size_t at
       for (const RewardOutcome& one : *outcomes)
         TROUPE_CHECK(one.score.score == 1.0, "{}: {}", one.failure, one.score.answer);
     }
-    best = std::max(best, static_cast<double>(samples) / seconds_since(begin));
+    best = std::max(best, static_cast<double>(samples) / bench::seconds_since(begin));
   }
   return best;
 }
@@ -112,7 +109,7 @@ double bare_rate(std::size_t samples) {
   for (int run = 0; run < 3; ++run) {
     const auto begin = Clock::now();
     for (std::size_t done = 0; done < samples; done += kLot) exchange();
-    best = std::max(best, static_cast<double>(samples) / seconds_since(begin));
+    best = std::max(best, static_cast<double>(samples) / bench::seconds_since(begin));
   }
   ::close(in[1]);
   ::close(out[0]);

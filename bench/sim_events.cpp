@@ -7,6 +7,7 @@
 // With --check it ends non-zero when a bar is missed: bare queue ≥ 5 M events/s with ≤ 16k
 // pending, ≥ 1 M with handlers.
 
+#include "bench/elapsed.hpp"
 #include "sim/engine/random.hpp"
 #include "sim/engine/simulation.hpp"
 
@@ -21,10 +22,6 @@ namespace {
 using namespace troupe;
 using namespace troupe::sim;
 using Steady = std::chrono::steady_clock;
-
-double since(Steady::time_point begin) {
-  return std::chrono::duration<double>(Steady::now() - begin).count();
-}
 
 /// A cheap stream of gaps, so that the queue and not the draw is measured.
 struct Gaps {
@@ -47,7 +44,7 @@ double bare_rate(std::uint64_t pending, std::uint64_t events) {
     const auto popped = queue.pop();
     queue.push(popped->at + gaps.next(), popped->event_class, popped->event);
   }
-  return static_cast<double>(events) / since(begin);
+  return static_cast<double>(events) / bench::seconds_since(begin);
 }
 
 /// Draws its next time by a keyed exponential, as models do.
@@ -87,7 +84,7 @@ double handler_rate(std::uint64_t pending, std::uint64_t events, bool with_progr
     auto done = simulation.run_until(TimePoint(span));
     if (!done) fmt::print("{}\n", done.error().to_string());
   }
-  return static_cast<double>(simulation.events()) / since(begin);
+  return static_cast<double>(simulation.events()) / bench::seconds_since(begin);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include "actors/algorithm/advantage.hpp"
 #include "actors/loops/synchronous.hpp"
+#include "bench/elapsed.hpp"
 #include "sim/catalogue/catalogue.hpp"
 #include "sim/world/sim_world.hpp"
 
@@ -24,10 +25,6 @@ namespace {
 using namespace troupe;
 using namespace troupe::sim;
 using Steady = std::chrono::steady_clock;
-
-double since(Steady::time_point begin) {
-  return std::chrono::duration<double>(Steady::now() - begin).count();
-}
 
 SimJob job_of(int devices, bool skip) {
   SimJob job;
@@ -65,7 +62,7 @@ std::optional<Cost> measure(const SimJob& job, int iterations) {
     fmt::print("{}\n", world.error().to_string());
     return std::nullopt;
   }
-  cost.plan_s = since(begin);
+  cost.plan_s = bench::seconds_since(begin);
   actors::AdvantageStepOptions options;
   options.estimator = *actors::default_advantages().find("grpo");
   actors::AdvantageStep advantage(options);
@@ -79,7 +76,7 @@ std::optional<Cost> measure(const SimJob& job, int iterations) {
       return std::nullopt;
     }
   }
-  cost.iteration_s = since(begin) / iterations;
+  cost.iteration_s = bench::seconds_since(begin) / iterations;
   cost.events = simulation.events() / static_cast<std::uint64_t>(iterations);
   cost.simulated_s = seconds(simulation.now().time_since_epoch()) / iterations;
   return cost;

@@ -6,6 +6,7 @@
 // With --check it ends non-zero when a bar is missed: each search within 10 s. What the simulator
 // then takes for the best candidates is shown beside it.
 
+#include "bench/elapsed.hpp"
 #include "runtime/base/log.hpp"
 #include "sim/catalogue/catalogue.hpp"
 #include "sim/plan/plan.hpp"
@@ -21,10 +22,6 @@ namespace {
 using namespace troupe;
 using namespace troupe::sim;
 using Steady = std::chrono::steady_clock;
-
-double since(Steady::time_point begin) {
-  return std::chrono::duration<double>(Steady::now() - begin).count();
-}
 
 PlanRequest four_models(int devices, int granularity) {
   PlanRequest request;
@@ -63,9 +60,9 @@ int main(int count, char** words) {
     SetOptions options(*times);
     const auto found = search(options);
     if (!found || found->best.empty()) return 1;
-    held = held && since(begin) <= 10;
+    held = held && bench::seconds_since(begin) <= 10;
     fmt::print("4 models, 128 devices, counts by {}: {:7.2f} s to search, {} looked at; {}\n",
-               granularity == 0 ? "node" : std::to_string(granularity), since(begin),
+               granularity == 0 ? "node" : std::to_string(granularity), bench::seconds_since(begin),
                found->looked_at, found->best.front().candidate.describe(request));
     std::fflush(stdout);
   }
@@ -76,7 +73,7 @@ int main(int count, char** words) {
     fmt::print("{}\n", plan.error().to_string());
     return 1;
   }
-  const double plan_s = since(begin);
+  const double plan_s = bench::seconds_since(begin);
   fmt::print("whole plan {:.2f} s, {} simulated\n{}", plan_s, plan->best.size(),
              to_text(*plan, request, 5));
   if (check && !held) fmt::print("missed: wanted 10 s\n");
