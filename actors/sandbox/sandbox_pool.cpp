@@ -111,7 +111,7 @@ class SandboxPool::Impl::Drive {
         lines_(lines),
         workers_(std::move(workers)),
         answers_(lines.size()),
-        given_to_(lines.size(), nullptr) {
+        given_to_(lines.size(), kNobody) {
     for (std::size_t i = 0; i < lines.size(); ++i) waiting_.push_back(i);
     batch_ = (lines.size() + workers_.size() - 1) / workers_.size();
   }
@@ -141,6 +141,8 @@ class SandboxPool::Impl::Drive {
   }
 
  private:
+  static constexpr std::int64_t kNobody = 0;  // serials begin at 1
+
   std::size_t open() const { return lines_.size() - done_; }
 
   result<void> feed(Worker& worker) {
@@ -160,7 +162,7 @@ class SandboxPool::Impl::Drive {
     for (room = std::min(room, share); room > 0; --room) {
       const std::size_t line = waiting_.front();
       waiting_.pop_front();
-      given_to_[line] = &worker;
+      given_to_[line] = worker.serial();
       worker.ask(line, lines_[line], whole && room == 1);
     }
     worker.begin_work();
@@ -201,7 +203,7 @@ class SandboxPool::Impl::Drive {
       return fail(sandbox::refusal_error(pool_.options_.name, *refused, pool_.options_));
     }
     take_news(news);
-    for (const std::size_t line : again) given_to_[line] = nullptr;
+    for (const std::size_t line : again) given_to_[line] = kNobody;
     waiting_.insert(waiting_.begin(), again.begin(), again.end());
     if (worker.wrote_surplus()) distrust(worker);
     if (idle && !worker.wrote_surplus()) {
@@ -237,7 +239,7 @@ class SandboxPool::Impl::Drive {
   /// Lines do not tell which sample they are of: one too many, and none of them can be believed.
   void distrust(const Worker& worker) {
     for (std::size_t i = 0; i < lines_.size(); ++i) {
-      if (given_to_[i] != &worker || answers_[i].failure) continue;
+      if (given_to_[i] != worker.serial() || answers_[i].failure) continue;
       answers_[i] = {.line = {},
                      .failure = SandboxFailure::kAnswer,
                      .detail = "its process wrote more lines than it had samples"};
@@ -254,7 +256,7 @@ class SandboxPool::Impl::Drive {
   std::span<const std::string> lines_;
   std::vector<Worker*> workers_;
   std::vector<SandboxAnswer> answers_;
-  std::vector<const Worker*> given_to_;
+  std::vector<std::int64_t> given_to_;  // serials of processes
   std::deque<std::size_t> waiting_;
   std::vector<pollfd> waits_;
   std::size_t batch_ = 1;
@@ -294,8 +296,9 @@ result<void> SandboxPool::Impl::begin() {
 }
 
 result<void> SandboxPool::Impl::start(Worker& worker) {
-  count([](SandboxStats& stats) { ++stats.processes_started; });
-  return worker.start(isolate_);
+  std::int64_t serial = 0;
+  count([&serial](SandboxStats& stats) { serial = ++stats.processes_started; });
+  return worker.start(isolate_, serial);
 }
 
 result<std::vector<Worker*>> SandboxPool::Impl::lease(std::size_t wanted, Deadline deadline) {

@@ -42,9 +42,10 @@ std::size_t Worker::room() const {
   return std::min(ahead - asked_.size(), static_cast<std::size_t>(std::max<std::int64_t>(left, 0)));
 }
 
-result<void> Worker::start(bool isolate) {
+result<void> Worker::start(bool isolate, std::int64_t serial) {
   retire();
   TROUPE_TRY(process_, SandboxProcess::start(options_, isolate));
+  serial_ = serial;
   to_write_.clear();
   read_.clear();
   errors_.clear();

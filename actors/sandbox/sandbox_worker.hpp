@@ -43,8 +43,10 @@ class Worker {
   std::size_t room() const;
   SandboxProcess& process() { return *process_; }
 
-  /// A fresh process in this seat.
-  result<void> start(bool isolate);
+  /// A fresh process in this seat; `serial` is its own among all processes of the pool.
+  result<void> start(bool isolate, std::int64_t serial);
+  /// Of the process that is there, or was there last.
+  std::int64_t serial() const { return serial_; }
   /// Queues a line for the process. `last`: its input ends behind it.
   void ask(std::size_t line, std::string_view text, bool last);
   /// To be called after a round of `ask`: the CPU that these lines may use.
@@ -87,6 +89,7 @@ class Worker {
 
   const SandboxOptions& options_;
   std::unique_ptr<SandboxProcess> process_;
+  std::int64_t serial_ = 0;
   std::deque<std::size_t> asked_;
   std::deque<std::size_t> retracted_;
   std::string to_write_;
