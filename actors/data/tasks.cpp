@@ -4,6 +4,7 @@
 #include "runtime/base/check.hpp"
 #include "runtime/base/rng.hpp"
 
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -38,10 +39,8 @@ struct Instance {
   bool ground_truth_is_json = false;
 };
 
-std::string joined(const std::vector<std::int64_t>& values) {
-  std::string text;
-  for (const std::int64_t value : values) text += (text.empty() ? "" : " ") + std::to_string(value);
-  return text;
+std::string joined(const std::vector<std::int64_t>& values, std::string_view between = " ") {
+  return fmt::format("{}", fmt::join(values, between));
 }
 
 result<void> check_range(std::string_view name, std::int64_t value, std::int64_t low,
@@ -87,14 +86,22 @@ std::vector<std::int64_t> draw_values(const TaskOptions& options, Rng& rng) {
   return values;
 }
 
-Instance sequence_instance(TaskKind kind, const std::vector<std::int64_t>& values) {
+std::string sequence_prompt(const TaskOptions& options, const std::vector<std::int64_t>& values) {
+  if (!options.worded) return fmt::format("{}: {} =", task_kind_name(options.kind), joined(values));
+  const char* request = options.kind == TaskKind::kSort ? "Sort these numbers in ascending order"
+                        : options.kind == TaskKind::kReverse
+                            ? "Write these numbers in reverse order"
+                            : "Repeat these numbers";
+  return fmt::format("{}: {}. Answer with the numbers only, separated by spaces.", request,
+                     joined(values));
+}
+
+Instance sequence_instance(const TaskOptions& options, const std::vector<std::int64_t>& values) {
   std::vector<std::int64_t> wanted = values;
-  if (kind == TaskKind::kSort) std::sort(wanted.begin(), wanted.end());
-  if (kind == TaskKind::kReverse) std::reverse(wanted.begin(), wanted.end());
+  if (options.kind == TaskKind::kSort) std::sort(wanted.begin(), wanted.end());
+  if (options.kind == TaskKind::kReverse) std::reverse(wanted.begin(), wanted.end());
   const std::string answer = joined(wanted);
-  return {.prompt = fmt::format("{}: {} =", task_kind_name(kind), joined(values)),
-          .answer = answer,
-          .ground_truth = answer};
+  return {.prompt = sequence_prompt(options, values), .answer = answer, .ground_truth = answer};
 }
 
 Instance chain_sum_instance(const TaskOptions& options, const std::vector<std::int64_t>& values,
@@ -107,18 +114,35 @@ Instance chain_sum_instance(const TaskOptions& options, const std::vector<std::i
     sum += minus ? -values[i] : values[i];
   }
   const std::string answer = std::to_string(sum);
-  return {.prompt = fmt::format("sum: {} =", terms), .answer = answer, .ground_truth = answer};
+  return {.prompt = options.worded ? fmt::format("What is {}? Answer with the number only.", terms)
+                                   : fmt::format("sum: {} =", terms),
+          .answer = answer,
+          .ground_truth = answer};
+}
+
+std::string countdown_prompt(const TaskOptions& options, const std::vector<std::int64_t>& values,
+                             std::int64_t target) {
+  if (!options.worded) return fmt::format("countdown: {} -> {} =", joined(values), target);
+  return fmt::format(
+      "Use the numbers {}, each at most once, and + - * / to make {}. Answer with the expression "
+      "only.",
+      joined(values, ", "), target);
+}
+
+std::string_view source_of(const TaskOptions& options) {
+  const bool worded_sum = options.worded && options.kind == TaskKind::kChainSum;
+  return worded_sum ? "worded-sum" : task_kind_name(options.kind);
 }
 
 /// One random instance; empty when these numbers reach no target in range.
 std::optional<Instance> draw_instance(const TaskOptions& options, Rng& rng) {
   const std::vector<std::int64_t> values = draw_values(options, rng);
   if (options.kind == TaskKind::kChainSum) return chain_sum_instance(options, values, rng);
-  if (options.kind != TaskKind::kCountdown) return sequence_instance(options.kind, values);
+  if (options.kind != TaskKind::kCountdown) return sequence_instance(options, values);
   const auto solved = make_countdown(values, options.target_max, rng);
   if (!solved) return std::nullopt;
   const nlohmann::json truth{{"numbers", values}, {"target", solved->target}};
-  return Instance{.prompt = fmt::format("countdown: {} -> {} =", joined(values), solved->target),
+  return Instance{.prompt = countdown_prompt(options, values, solved->target),
                   .answer = solved->expression,
                   .ground_truth = truth.dump(),
                   .ground_truth_is_json = true};
@@ -128,7 +152,7 @@ PromptRow to_row(const TaskOptions& options, Instance instance, std::string_view
                  std::size_t index) {
   const nlohmann::json extra{{"split", split}, {"index", index}};
   return PromptRow{.prompt_id = index,
-                   .data_source = fmt::format("troupe/{}", task_kind_name(options.kind)),
+                   .data_source = fmt::format("troupe/{}", source_of(options)),
                    .prompt = {{.role = "user", .content = std::move(instance.prompt)}},
                    .ability = std::string(task_kind_name(options.kind)),
                    .reward_style = "rule",

@@ -10,6 +10,9 @@
 //     chain-sum  `sum: 7 + 3 - 9 =`             `1`           troupe/chain-sum
 //     countdown  `countdown: 3 5 7 -> 22 =`     `3*5+7`       troupe/countdown
 //
+// `worded` asks the same in a sentence, for language models (`What is 7 + 3 - 9? Answer with the
+// number only.`); worded chain sums are troupe/worded-sum, where the last number is the answer.
+//
 // **Threads:** pure functions of the options.
 // **Invariants:** the same options give the same bytes; no prompt occurs twice in all three sets
 // together, so what is held out was never seen; the validation set depends on the seed and the
@@ -40,6 +43,7 @@ struct TaskOptions {
   bool distinct_values = false;   ///< no number twice in one prompt
   std::int64_t target_max = 100;  ///< countdown: targets are 1 … target_max
   bool subtraction = true;        ///< chain-sum: also minus signs
+  bool worded = false;            ///< questions in English instead of the short form
   std::int64_t train_rows = 4096;
   std::int64_t validation_rows = 256;
   std::int64_t warmup_rows = 1024;  ///< supervised rows

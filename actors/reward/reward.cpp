@@ -161,7 +161,7 @@ RewardRegistry default_rewards(const DefaultRewardOptions& options) {
     return countdown_reward(input.solution, input.ground_truth,
                             {.format_score = options.partial_credit ? 0.1 : 0.0});
   };
-  for (const char* name : {"gsm8k", "openai/gsm8k"}) add(name, gsm8k);
+  for (const char* name : {"gsm8k", "openai/gsm8k", "troupe/worded-sum"}) add(name, gsm8k);
   for (const char* name : {"math", "lighteval/MATH*", "DigitalLearningGmbH/MATH*",
                            "HuggingFaceH4/MATH*", "math_dapo*", "aime*"})
     add(name, math);

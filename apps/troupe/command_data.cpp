@@ -88,13 +88,15 @@ Command add_data(CLI::App& app) {
   make->add_option("--value-min", task.value_min, "smallest number");
   make->add_option("--value-max", task.value_max, "largest number");
   make->add_flag("--distinct", task.distinct_values, "no number twice in a prompt");
+  make->add_flag("--worded", task.worded, "ask in English, for language models");
   make->add_option("--target-max", task.target_max, "countdown: largest target");
   make->add_option("--train-rows", task.train_rows, "rows of train.jsonl");
   make->add_option("--val-rows", task.validation_rows, "rows of val.jsonl");
   make->add_option("--warmup-rows", task.warmup_rows, "rows of warmup.jsonl, for `troupe sft`");
   make->add_option("--seed", task.seed, "seed of the rows");
   return [options, make]() -> int {
-    for (const char* name : {"--items-min", "--items-max", "--distinct", "--target-max"})
+    for (const char* name :
+         {"--items-min", "--items-max", "--distinct", "--worded", "--target-max"})
       if (make->count(name) > 0) options->given.emplace_back(name);
     const auto done = make_data(*options);
     if (done) return kExitDone;

@@ -2,6 +2,7 @@
 // agrees, rows depend on the seed only, and no held-out prompt is ever trained on.
 
 #include "actors/data/tasks.hpp"
+
 #include "actors/data/countdown_maker.hpp"
 #include "actors/reward/expression.hpp"
 #include "actors/reward/reward.hpp"
@@ -21,11 +22,12 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr TaskKind kKinds[] = {TaskKind::kSort, TaskKind::kReverse, TaskKind::kCopy, TaskKind::kChainSum,
-                               TaskKind::kCountdown};
+constexpr TaskKind kKinds[] = {TaskKind::kSort, TaskKind::kReverse, TaskKind::kCopy,
+                               TaskKind::kChainSum, TaskKind::kCountdown};
 
 TaskOptions options_for(TaskKind kind) {
-  TaskOptions options{.kind = kind, .train_rows = 300, .validation_rows = 50, .warmup_rows = 100, .seed = 7};
+  TaskOptions options{
+      .kind = kind, .train_rows = 300, .validation_rows = 50, .warmup_rows = 100, .seed = 7};
   if (kind == TaskKind::kCountdown) {
     options.items_min = 3;
     options.items_max = 4;
@@ -46,7 +48,8 @@ std::vector<std::int64_t> integers(const std::string& text) {
   std::vector<std::int64_t> values;
   std::istringstream words(text);
   for (std::string word; words >> word;) {
-    if (word.find_first_not_of("-0123456789") == std::string::npos && word != "-") values.push_back(std::stoll(word));
+    if (word.find_first_not_of("-0123456789") == std::string::npos && word != "-")
+      values.push_back(std::stoll(word));
   }
   return values;
 }
@@ -58,10 +61,13 @@ TEST(Tasks, TheReferenceResponseOfEveryRowEarnsOne) {
     ASSERT_TRUE(rows) << rows.error().message;
     for (const auto* set : {&rows->train, &rows->validation, &rows->warmup}) {
       for (const PromptRow& row : *set) {
-        const auto score = rewards.score({row.data_source, row.response, row.ground_truth, row.extra_info});
+        const auto score =
+            rewards.score({row.data_source, row.response, row.ground_truth, row.extra_info});
         ASSERT_TRUE(score) << score.error().message;
         ASSERT_EQ(score->score, 1.0) << row.prompt.at(0).content << " / " << row.response;
-        EXPECT_EQ(rewards.score({row.data_source, row.response + " 1", row.ground_truth, ""})->score, 0.0);
+        EXPECT_EQ(
+            rewards.score({row.data_source, row.response + " 1", row.ground_truth, ""})->score,
+            0.0);
         PromptRow read_back = *row_from_json(row_to_json(row), "row");
         read_back.prompt_id = row.prompt_id;
         ASSERT_TRUE(read_back == row) << row_to_json(row) << "\n" << row_to_json(read_back);
@@ -85,17 +91,51 @@ TEST(Tasks, AnIndependentSolverAgreesWithTheAnswers) {
   for (const PromptRow& row : sums->train) {
     const std::string prompt = row.prompt.at(0).content;
     const std::string terms = prompt.substr(5, prompt.size() - 7);
-    EXPECT_EQ(evaluate_expression(terms)->value, Rational::make(std::stoll(row.ground_truth))) << prompt;
+    EXPECT_EQ(evaluate_expression(terms)->value, Rational::make(std::stoll(row.ground_truth)))
+        << prompt;
   }
 }
 
 TEST(Tasks, PromptsLookAsDocumented) {
-  const auto first = [](TaskKind kind) { return make_task_rows(options_for(kind))->train.at(0).prompt.at(0).content; };
+  const auto first = [](TaskKind kind) {
+    return make_task_rows(options_for(kind))->train.at(0).prompt.at(0).content;
+  };
   EXPECT_THAT(first(TaskKind::kSort), testing::MatchesRegex("sort: [0-9]( [0-9])* ="));
   EXPECT_THAT(first(TaskKind::kReverse), testing::MatchesRegex("reverse: [0-9]( [0-9])* ="));
   EXPECT_THAT(first(TaskKind::kCopy), testing::MatchesRegex("copy: [0-9]( [0-9])* ="));
   EXPECT_THAT(first(TaskKind::kChainSum), testing::MatchesRegex("sum: [0-9]( [-+] [0-9])* ="));
   EXPECT_THAT(first(TaskKind::kCountdown), testing::MatchesRegex("countdown: [0-9 ]+ -> [0-9]+ ="));
+}
+
+TEST(Tasks, WordedTasksAskTheSameInASentence) {
+  const RewardRegistry rewards = default_rewards();
+  for (const TaskKind kind : kKinds) {
+    TaskOptions options = options_for(kind);
+    const auto plain = make_task_rows(options);
+    options.worded = true;
+    const auto worded = make_task_rows(options);
+    ASSERT_TRUE(worded) << worded.error().message;
+    for (std::size_t i = 0; i < worded->train.size(); ++i) {
+      const PromptRow& row = worded->train[i];
+      EXPECT_THAT(row.prompt.at(0).content, HasSubstr("Answer with the "));
+      EXPECT_EQ(row.response, plain->train[i].response) << "the same instances";
+      EXPECT_EQ(rewards.score({row.data_source, row.response, row.ground_truth, ""})->score, 1.0);
+      EXPECT_EQ(
+          rewards.score({row.data_source, row.response + " 1000003", row.ground_truth, ""})->score,
+          0.0);
+    }
+  }
+  TaskOptions sums = options_for(TaskKind::kChainSum);
+  sums.worded = true;
+  const PromptRow row = make_task_rows(sums)->train.at(0);
+  EXPECT_THAT(
+      row.prompt.at(0).content,
+      testing::MatchesRegex("What is [0-9]( [-+] [0-9])*\\? Answer with the number only\\."));
+  EXPECT_EQ(
+      rewards
+          .score({row.data_source, "The sum is " + row.ground_truth + ".", row.ground_truth, ""})
+          ->score,
+      1.0);
 }
 
 TEST(Tasks, NoPromptOccursTwiceInAllSetsTogether) {
@@ -149,7 +189,8 @@ TEST(Tasks, DifficultyOptionsAreKept) {
   options = options_for(TaskKind::kChainSum);
   options.subtraction = false;
   const auto sums = make_task_rows(options);
-  for (const PromptRow& row : sums->train) EXPECT_EQ(row.prompt.at(0).content.find('-'), std::string::npos);
+  for (const PromptRow& row : sums->train)
+    EXPECT_EQ(row.prompt.at(0).content.find('-'), std::string::npos);
 }
 
 TEST(Tasks, TooSmallADifficultyIsAnErrorThatSaysHowManyPromptsThereAre) {

@@ -7,7 +7,7 @@
 //   PROGRAM --member CASE SIDE RANK KEY LANES BUCKET_BYTES      (see run_member)
 //
 // CASE names two rosters that both ends make for themselves: `seed:N` a random one of
-// random_case.hpp, `model:NAME` one of bench models below.
+// random_case.hpp, `model:…` and `fsdp:…` bench models below.
 // **Threads:** a link's calls may overlap; its other questions come from one thread.
 // **Invariants:** the process dies with its link.
 
@@ -44,12 +44,17 @@ inline ModelShape bench_shape(std::int64_t mib) {
   return shape;
 }
 
-/// `model:MIB:TRAIN_TP:TRAIN_DP:ROLLOUT_TP:REPLICAS:FIRST_ROLLOUT_RANK:RANKS_PER_NODE`
+inline bool is_bench_case(const std::string& name) {
+  return name.starts_with("model:") || name.starts_with("fsdp:");
+}
+
+/// `model:MIB:TRAIN_TP:TRAIN_DP:ROLLOUT_TP:REPLICAS:FIRST_ROLLOUT_RANK:RANKS_PER_NODE`, or `fsdp:…`
+/// with rows of every tensor over the TRAIN_DP ranks.
 inline Case model_case(const std::string& text) {
   std::vector<std::int64_t> numbers;
   std::istringstream words(text);
   for (std::string word; std::getline(words, word, ':');) {
-    if (word != "model") numbers.push_back(std::stoll(word));
+    if (word != "model" && word != "fsdp") numbers.push_back(std::stoll(word));
   }
   TROUPE_CHECK(numbers.size() == 7, "case {}", text);
   const ModelShape shape = bench_shape(numbers[0]);
@@ -57,8 +62,9 @@ inline Case model_case(const std::string& text) {
   const auto first = static_cast<std::int32_t>(numbers[5]);
   Case made;
   made.text = text;
-  const auto source =
-      train_roster(shape, {.tp = numbers[1], .dp = numbers[2]}, {.ranks_per_node = per_node});
+  const ShardStyle shard = text.starts_with("fsdp:") ? ShardStyle::kRows : ShardStyle::kWhole;
+  const auto source = train_roster(shape, {.tp = numbers[1], .dp = numbers[2], .shard = shard},
+                                   {.ranks_per_node = per_node});
   const auto target = rollout_roster(
       shape, {.replicas = numbers[4], .tp = numbers[3]},
       {.first_rank = first, .first_node = first / per_node, .ranks_per_node = per_node});
@@ -69,7 +75,7 @@ inline Case model_case(const std::string& text) {
 }
 
 inline Case case_of(const std::string& name) {
-  if (name.starts_with("model:")) return model_case(name);
+  if (is_bench_case(name)) return model_case(name);
   CaseMaker maker(std::stoull(name.substr(5)));
   Case made = maker.model_case();
   made.options.cell_bytes_max = std::max<std::int64_t>(made.options.cell_bytes_max, 64);
@@ -113,7 +119,7 @@ class MemberProcess {
       for (const Bytes& bytes : memory_.buffers.at(rank_))
         buffers.push_back(std::as_bytes(std::span(bytes)));
       for (auto& [rank, all] : memory_.buffers) {
-        if (rank != rank_ && case_.text.starts_with("model:")) all.clear();
+        if (rank != rank_ && is_bench_case(case_.text)) all.clear();
       }
       source_ = std::make_unique<PublicationSource>(plan_, rank_, std::move(buffers), *port_,
                                                     SourceOptions{.keep_base = false});
@@ -187,7 +193,7 @@ class MemberProcess {
   std::string fill_weights(std::uint64_t round) {
     const auto lease = source_->start_update(Deadline::in(std::chrono::seconds(10)));
     if (!lease) return lease.error().message;
-    if (!case_.text.starts_with("model:")) {
+    if (!is_bench_case(case_.text)) {
       fill(memory_, round);
       return "ok";
     }
