@@ -1,8 +1,10 @@
 # LibTorch behind one target, `troupe_torch`, and one precompiled header that every source that
 # includes torch shares: ~20 s and 1 GB a source without it.
 #
-# CMAKE_PREFIX_PATH chooses another LibTorch than the system's. A CUDA build of it (every wheel on
-# PyPI is one) insists on a CUDA toolkit; without TROUPE_CUDA only its CPU libraries are taken.
+# CMAKE_PREFIX_PATH chooses another LibTorch than the system's. The CMake files of a CUDA build of it
+# (every wheel on PyPI is one) insist on a toolkit of its own version and compile device code to
+# find out about it; no source here calls LibTorch's CUDA side, so its CPU libraries are taken by
+# name, with TROUPE_CUDA (our own CUDA and NCCL parts, cmake/nccl.cmake) as without.
 
 find_file(TROUPE_TORCH_CONFIG TorchConfig.cmake
   PATH_SUFFIXES share/cmake/Torch lib/cmake/Torch lib/${CMAKE_LIBRARY_ARCHITECTURE}/cmake/Torch)
@@ -12,7 +14,7 @@ if(TROUPE_TORCH_CONFIG MATCHES "^(.*)/share/cmake/Torch/TorchConfig.cmake$")
 endif()
 
 add_library(troupe_torch INTERFACE)
-if(torch_prefix AND EXISTS ${torch_prefix}/lib/libtorch_cuda.so AND NOT TROUPE_CUDA)
+if(torch_prefix AND EXISTS ${torch_prefix}/lib/libtorch_cuda.so)
   set(Torch_VERSION "unknown")
   if(EXISTS ${torch_prefix}/share/cmake/Torch/TorchConfigVersion.cmake)
     include(${torch_prefix}/share/cmake/Torch/TorchConfigVersion.cmake)
