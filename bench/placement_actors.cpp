@@ -2,13 +2,15 @@
 // of its own, over channels with a join token on loopback; the head's ledger is on disk and
 // flushed.
 //
-//   bench_placement_actors [--check] [--seconds S]
+//   bench_placement_actors [--check] [--seconds S] [--json]
 //
 // Prints groups created (active at the client, devices known) and removed again (given up by the
 // nodes) a second: one bundle one at a time, pipelined, and in batches of 100; 40 bundles
 // spread over both nodes, and the many-groups shape: 1000 × 3 bundles, all active at once. With
 // --check it ends non-zero when a bar is missed: one bundle pipelined and in batches ≥ 5,000/s, 40
 // bundles ≥ 500/s. The head and the nodes are this program with --head and --node.
+// With --json it prints one line instead, of one run each: groups of one bundle a second, one at a
+// time and in batches of 100 one at a time (for bench/peers).
 
 #include "bench/elapsed.hpp"
 #include "placement/node_reservation_service.hpp"
@@ -300,6 +302,14 @@ bool measure(PlacementClient& client, double length) {
   return met;
 }
 
+void print_json(PlacementClient& client, double length) {
+  Pipeline one(client, 1, Strategy::kPack);
+  (void)one.run(16, 0.2);  // everything is warm
+  const double alone = one.run(1, length);
+  const double batches = batch_rate(client, 1, length);
+  fmt::print("{{\"alone\": {:.1f}, \"batches\": {:.1f}}}\n", alone, batches);
+}
+
 /// A thousand groups of three bundles, all active at once.
 void many_groups(PlacementClient& client) {
   const auto begin = steady_clock::now();
@@ -318,7 +328,7 @@ void many_groups(PlacementClient& client) {
   fmt::print("  active after {:.3f} s, removed after {:.3f} s\n", up, bench::seconds_since(begin));
 }
 
-int run(const char* self, bool check, double length) {
+int run(const char* self, bool check, bool json, double length) {
   const auto folder =
       std::filesystem::temp_directory_path() / fmt::format("troupe-bench-placement-{}", ::getpid());
   std::filesystem::create_directories(folder);
@@ -334,9 +344,15 @@ int run(const char* self, bool check, double length) {
     const auto hub = hub_of(system, {PeerRole::kController, "bench"});
     const auto channel = taken(hub->connect(head.line(), client, soon()).wait());
     client->attach(channel);
-    met = measure(*client, length);
-    many_groups(*client);
+    if (json) {
+      print_json(*client, length);
+    } else {
+      met = measure(*client, length);
+      many_groups(*client);
+    }
   }
+  std::filesystem::remove_all(folder);
+  if (json) return 0;
   // Of all processes together: what a machine with nothing else to do could reach.
   const double cpu = cpu_seconds(RUSAGE_SELF) + cpu_seconds(RUSAGE_CHILDREN);
   fmt::print(
@@ -344,7 +360,6 @@ int run(const char* self, bool check, double length) {
       groups_made.load(), 1e6 * cpu / static_cast<double>(groups_made),
       1e6 * cpu_seconds(RUSAGE_SELF) / static_cast<double>(groups_made),
       1e6 * cpu_seconds(RUSAGE_CHILDREN) / static_cast<double>(groups_made));
-  std::filesystem::remove_all(folder);
   return check && !met ? 1 : 0;
 }
 
@@ -352,6 +367,7 @@ int run(const char* self, bool check, double length) {
 
 int main(int argc, char** argv) {
   bool check = false;
+  bool json = false;
   double length = 1.0;
   const std::vector<std::string_view> words(argv + 1, argv + argc);
   if (words.size() == 3 && words[0] == "--head") return serve_head(argv[2]);
@@ -359,13 +375,15 @@ int main(int argc, char** argv) {
   for (std::size_t i = 0; i < words.size(); ++i) {
     if (words[i] == "--check") {
       check = true;
+    } else if (words[i] == "--json") {
+      json = true;
     } else if (words[i] == "--seconds" && i + 1 < words.size()) {
       const std::string_view text = words[++i];
       std::from_chars(text.data(), text.data() + text.size(), length);
     } else {
-      fmt::print(stderr, "usage: bench_placement_actors [--check] [--seconds S]\n");
+      fmt::print(stderr, "usage: bench_placement_actors [--check] [--seconds S] [--json]\n");
       return 2;
     }
   }
-  return run("/proc/self/exe", check, length);
+  return run("/proc/self/exe", check, json, length);
 }

@@ -1,8 +1,10 @@
 // Calls between processes, and of many ranks in one: what one call costs alone and with many on
 // their way. Child processes are this very binary.
 //
-//   bench_remote_call [--check] [--calls N]
+//   bench_remote_call [--check] [--calls N] [--json]
 //
+// With --json it measures calls to one rank process once and prints one line: calls a second, one
+// at a time and pipelined (for bench/peers).
 // With --check it ends non-zero when a bar is missed: a call to one rank process ≥ 4,000/s one at a
 // time and ≥ 80,000/s pipelined; cast and gather to 512 ranks of this process ≤ 2.5 ms.
 
@@ -53,9 +55,10 @@ struct Rates {
   double pipelined = 0;  ///< calls a second with up to 1,024 on their way
 };
 
-Rates measure(WorkerGroup<Adder>& group, int calls) {
+/// The best of so many runs.
+Rates measure(WorkerGroup<Adder>& group, int calls, int runs) {
   Rates best;
-  for (int run = 0; run < 3; ++run) {
+  for (int run = 0; run < runs; ++run) {
     std::vector<double> micros;
     const auto begin = steady_clock::now();
     for (int i = 0; i < calls; ++i) {
@@ -87,7 +90,7 @@ Rates measure(WorkerGroup<Adder>& group, int calls) {
   return best;
 }
 
-Rates between_processes(int calls) {
+Rates between_processes(int calls, int runs) {
   ActorSystem system;
   LinkOptions link;
   link.self = PeerName{PeerRole::kController, "bench"};
@@ -103,7 +106,7 @@ Rates between_processes(int calls) {
   TROUPE_CHECK(job, "bench: {}", job.error().to_string());
   auto group = WorkerGroup<Adder>::create(**job, {.name = "adder"}, {.name = "adder"});
   TROUPE_CHECK(group, "bench: {}", group.error().to_string());
-  return measure(*group, calls);
+  return measure(*group, calls, runs);
 }
 
 /// Median time of one cast and gather, µs.
@@ -139,17 +142,23 @@ int main(int count, char** words) {
   programs.add<Adder>("adder");
   if (const auto code = maybe_run_rank(programs)) return *code;
   bool check = false;
+  bool json = false;
   int calls = 5000;
   for (int i = 1; i < count; ++i) {
     const std::string_view word = words[i];
     if (word == "--check") check = true;
+    if (word == "--json") json = true;
     if (word == "--calls" && i + 1 < count) {
       const std::string_view number = words[i + 1];
       std::from_chars(number.data(), number.data() + number.size(), calls);
       calls = std::max(10, calls);
     }
   }
-  const Rates rates = between_processes(calls);
+  const Rates rates = between_processes(calls, json ? 1 : 3);
+  if (json) {
+    fmt::print("{{\"alone\": {:.1f}, \"pipelined\": {:.1f}}}\n", rates.alone, rates.pipelined);
+    return 0;
+  }
   const bool alone = rates.alone >= 4'000;
   const bool together = rates.pipelined >= 80'000;
   fmt::print("one rank process, one call at a time: {:.0f}/s, p50 {:.0f} µs (bar 4000/s: {})\n",

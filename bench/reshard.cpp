@@ -1,6 +1,7 @@
 // Publishing weights, against what the machine gives in the same run.
 //
 //   bench_reshard [--check] [--mib N] [--rounds N] [--only local|direct|tcp] [--small-pages]
+//                 [--json]
 //
 // One model, train tp 2 → rollout tp 2 on other ranks (and tp 4 → tp 1 for strided boxes), with the
 // checks that are on by default:
@@ -48,6 +49,7 @@ constexpr std::int64_t kBucket = std::int64_t{16} << 20;
 struct Options {
   bool check = false;
   bool small_pages = false;
+  bool json = false;
   std::int64_t mib = 256;
   int rounds = 5;
   std::string only;  ///< local, direct or tcp
@@ -173,6 +175,17 @@ class Remote {
     for (const RankLayout& rank : world_.plan->target().ranks)
       bytes_ += slice_bytes(*world_.plan, rank.rank);
   }
+  /// The median of so many publications after one that does not count, seconds.
+  double seconds(int rounds) {
+    RemoteResult unused;
+    Speeds speeds;
+    for (int round = 0; round <= rounds; ++round) {
+      const double speed = publish(kDefault, unused);
+      if (round > 0) speeds.push_back(speed);
+    }
+    return static_cast<double>(bytes_) / kMiB / median(speeds);
+  }
+  std::int64_t bytes() const { return bytes_; }
   /// `theirs` runs between ours, and may want to know about how fast it will be.
   RemoteResult run(int rounds, const std::function<double(double)>& theirs) {
     RemoteResult all;
@@ -269,6 +282,7 @@ Options parse(int argc, char** argv) {
     const std::string value = i + 1 < argc ? argv[i + 1] : "";
     if (word == "--check") options.check = true;
     if (word == "--small-pages") options.small_pages = true;
+    if (word == "--json") options.json = true;
     if (word == "--mib") options.mib = std::stoll(value);
     if (word == "--only") options.only = value;
     if (word == "--rounds") options.rounds = std::stoi(value);
@@ -329,6 +343,18 @@ bool bench_tcp(const Options& options) {
   return held;
 }
 
+constexpr const char* kFsdpToTwo = "fsdp:{}:1:2:2:1:8:8";
+
+void print_json(const Options& options) {
+  const auto seconds = [&options](const std::string& lanes) {
+    Remote remote(options, lanes, kFsdpToTwo);
+    return std::pair{remote.seconds(options.rounds), remote.bytes()};
+  };
+  const auto [direct, bytes] = seconds("direct");
+  const double tcp = seconds("tcp").first;
+  fmt::print("{{\"direct\": {:.6f}, \"tcp\": {:.6f}, \"bytes\": {}}}\n", direct, tcp, bytes);
+}
+
 bool bench_all(const Options& options) {
   bool held = true;
   if (wants(options, "local")) {
@@ -350,6 +376,10 @@ int main(int argc, char** argv) {
   if (!options.small_pages && std::getenv(kTunables) == nullptr) {
     ::setenv(kTunables, "glibc.malloc.hugetlb=1", 1);
     ::execv("/proc/self/exe", argv);  // it is read when a program starts
+  }
+  if (options.json) {
+    print_json(options);
+    return 0;
   }
   const bool held = bench_all(options);
   fmt::print("bars: {}\n", held ? "held" : "missed");
