@@ -80,11 +80,12 @@ result<void> read_answer_opening(std::string_view jinja, const ChatMarks& marks,
   const std::vector<std::string> parts = constant_parts(jinja.substr(tag_end + 1));
   const std::string header = fmt::format("{}assistant{}", marks.start, marks.header_end);
   layout.answer_opening = text_between(parts, header, "").value_or("");
-  const bool has_switch = contains(jinja.substr(begin), "enable_thinking is false");
+  layout.has_think_switch =
+      contains(jinja.substr(begin), "enable_thinking is false") && layout.answer_opening.empty();
   for (const std::string& part : parts) {
     if (!contains(part, kThought) || contains(part, header)) continue;
     // Qwen3: nothing, unless thinking is switched off. ChatOptions::empty_think_block does that.
-    if (part == kEmptyThoughts && has_switch) continue;
+    if (part == kEmptyThoughts && layout.has_think_switch) continue;
     return fail(ErrorCode::kUnsupported,
                 "chat template: \"{}\" after the header of the answer depends on more than "
                 "enable_thinking being false",
@@ -99,8 +100,8 @@ std::vector<std::string> constant_parts(std::string_view jinja) {
   std::vector<std::string> parts;
   std::size_t at = 0;
   while (at < jinja.size()) {
-    const std::size_t tag = std::min({jinja.find("{{", at), jinja.find("{%", at),
-                                      jinja.find("{#", at), jinja.size()});
+    const std::size_t tag =
+        std::min({jinja.find("{{", at), jinja.find("{%", at), jinja.find("{#", at), jinja.size()});
     if (tag > at) parts.emplace_back(jinja.substr(at, tag - at));
     if (tag == jinja.size()) break;
     const char kind = jinja[tag + 1];

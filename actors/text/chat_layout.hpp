@@ -34,6 +34,8 @@ struct ChatLayout {
   std::string date = {};  ///< what the template itself puts there when it is not told one
   /// What an answer that is asked for begins with (models that always think).
   std::string answer_opening = {};
+  /// Thinking may be switched off (Qwen3): then an answer begins with an empty block of thoughts.
+  bool has_think_switch = false;
   /// Thoughts of answers before the last question are left out; the last answer has a block of them
   /// in any case (Qwen3).
   bool drops_old_thoughts = false;

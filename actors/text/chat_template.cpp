@@ -130,9 +130,13 @@ result<ChatTemplate> ChatTemplate::with_style(const Tokenizer& tokenizer, ChatSt
                 chat_style_name(style));
   ChatLayout layout;
   const std::string& jinja = tokenizer.chat_template_text();
-  if (const ChatMarks marks = marks_of(style); style != ChatStyle::kPlain &&
-                                               jinja.find(marks.start) != std::string::npos) {
+  if (const ChatMarks marks = marks_of(style);
+      style != ChatStyle::kPlain && jinja.find(marks.start) != std::string::npos) {
     TROUPE_TRY(layout, read_chat_layout(jinja, marks));
+    if (options.empty_think_block && !layout.has_think_switch)
+      return fail(ErrorCode::kUnsupported,
+                  "chat style {}: the template has no enable_thinking to switch off",
+                  chat_style_name(style));
   }
   if (options.date && !layout.has_preface())
     return fail(ErrorCode::kUnsupported, "chat style {}: the template has no place for a date, {}",
@@ -199,8 +203,7 @@ void ChatTemplate::append_plain(const Message& message, std::vector<std::int32_t
 }
 
 void ChatTemplate::append_system(std::string_view content, std::vector<std::int32_t>& ids) const {
-  if (!layout_.has_preface())
-    return append_message({"system", std::string(content)}, {}, ids);
+  if (!layout_.has_preface()) return append_message({"system", std::string(content)}, {}, ids);
   append_header("system", ids);
   append_text(fmt::format("\n\n{}{}{}{}", layout_.before_date, layout_.date, layout_.after_date,
                           strip_white_space(content)),
@@ -286,8 +289,8 @@ void ChatTemplate::append_generation_prompt(std::vector<std::int32_t>& ids) cons
 result<void> ChatTemplate::check_message(const Message& message, std::size_t index) const {
   const std::string& role = message.role;
   if (role.empty() || role.find_first_of("\r\n") != std::string::npos)
-    return fail(ErrorCode::kInvalidArgument,
-                "message {}: role \"{}\" is empty or has a line break", index, role);
+    return fail(ErrorCode::kInvalidArgument, "message {}: role \"{}\" is empty or has a line break",
+                index, role);
   if (layout_.encodes_tool_answers && (role == "tool" || role == "ipython"))
     return fail(ErrorCode::kUnsupported,
                 "message {}: role {} becomes JSON in this template, which is not supported", index,
@@ -310,9 +313,9 @@ result<std::vector<std::int32_t>> ChatTemplate::format(std::span<const Message> 
       while (i < messages.size() && messages[i].role == "tool") ++i;
     if (i > first) append_tool_answers(messages.subspan(first, i - first), ids);
     if (i == messages.size()) break;
-    append_message(
-        messages[i],
-        {.is_last = i + 1 == messages.size(), .is_after_question = i > last_question}, ids);
+    append_message(messages[i],
+                   {.is_last = i + 1 == messages.size(), .is_after_question = i > last_question},
+                   ids);
   }
   if (add_generation_prompt) append_generation_prompt(ids);
   return ids;

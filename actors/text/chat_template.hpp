@@ -47,7 +47,7 @@ struct ChatOptions {
   /// what the tokenizer's template puts there itself (Qwen2.5 and SmolLM2 have such a text).
   std::optional<std::string> default_system = {};
   /// An empty think block after the header of the answer, asked for or given last (Qwen3 with
-  /// thinking switched off). ChatML only.
+  /// thinking switched off). ChatML only, and a template must have that switch.
   bool empty_think_block = false;
   /// Today's date in Llama 3.1's system message, as in `26 Jul 2024`. Without: the one that the
   /// template has for such cases, never the clock's, so that prompts stay the same.

@@ -19,6 +19,46 @@ std::string pcre2_message(int code) {
   return reinterpret_cast<const char*>(buffer.data());
 }
 
+/// `\s` and `\S` of the expression, written out as Unicode's property White_Space: PCRE2 counts
+/// U+180E as well, which has not been white space since Unicode 6.3 and is not to Oniguruma.
+std::string with_unicode_space(std::string_view expression) {
+  constexpr std::string_view kSpace =
+      R"(\t-\r\x20\x85\xa0\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
+  std::string written;
+  bool in_class = false;
+  for (std::size_t i = 0; i < expression.size(); ++i) {
+    const std::string_view rest = expression.substr(i);
+    if (rest.starts_with("\\s")) {
+      written += in_class ? std::string(kSpace) : fmt::format("[{}]", kSpace);
+      ++i;
+    } else if (rest.starts_with("\\S") && !in_class) {
+      written += fmt::format("[^{}]", kSpace);
+      ++i;
+    } else {
+      // A bracket that opens a class may be followed by brackets that belong to it.
+      std::size_t taken = rest.front() == '\\' ? 2 : 1;
+      if (!in_class && rest.front() == '[') {
+        in_class = true;
+        if (rest.substr(taken).starts_with('^')) ++taken;
+        if (rest.substr(taken).starts_with(']')) ++taken;
+      } else if (in_class && rest.starts_with("[:")) {
+        const std::size_t end = rest.find(":]");
+        taken = end == std::string_view::npos ? taken : end + 2;
+      } else if (rest.front() == ']') {
+        in_class = false;
+      }
+      written += rest.substr(0, taken);
+      i += taken - 1;
+    }
+  }
+  return written;
+}
+
+pcre2_code* compile_text(std::string_view expression, int& error, PCRE2_SIZE& offset) {
+  return pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression.data()), expression.size(),
+                       PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &offset, nullptr);
+}
+
 struct FreeMatchData {
   void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
 };
@@ -46,9 +86,13 @@ result<Pattern> Pattern::compile(std::string_view expression) {
   int error = 0;
   PCRE2_SIZE offset = 0;
   auto code = std::make_unique<Code>();
-  code->code =
-      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression.data()), expression.size(),
-                    PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &offset, nullptr);
+  // First as it is, so that an error's place is one of the caller's text.
+  code->code = compile_text(expression, error, offset);
+  if (const std::string written = with_unicode_space(expression);
+      code->code != nullptr && written != expression) {
+    pcre2_code_free(code->code);
+    code->code = compile_text(written, error, offset);
+  }
   if (code->code == nullptr)
     return fail(ErrorCode::kUnsupported, "pattern \"{}\": at byte {}: {}", expression, offset,
                 pcre2_message(error));

@@ -4,7 +4,8 @@
 //
 // It recomputes everything for a whole sequence: no cache, no batching, no blocking, no shared code
 // with the engines but the config and the weights (its RoPE angles are its own, too). Checked
-// itself against Hugging Face transformers, by the golden logits in tests/actors/model/fixtures.
+// itself against Hugging Face transformers, by the golden logits in
+// tests/fixtures/transformers.
 // **Ownership:** keeps views of the weights; keep those alive.
 // **Threads:** const functions from any thread.
 // **Cost:** ~1 ms a token for stories260K.

@@ -130,6 +130,17 @@ TEST(Pattern, LeavesOutEmptyMatchesAndReportsBadExpressions) {
   std::vector<TextRange> matches;
   Pattern::compile("x*")->find_all("axxéx", matches);
   EXPECT_THAT(matches, ElementsAre(TextRange{1, 3}, TextRange{5, 6}));
+  // White space is Unicode's: without U+180E, inside classes, too.
+  for (const auto& [expression, count] : std::map<std::string, std::size_t>{{R"(\s)", 3},
+                                                                            {R"(\S)", 3},
+                                                                            {R"([^\sa])", 2},
+                                                                            {R"([]\s])", 4},
+                                                                            {R"([[:alpha:]\s])", 4},
+                                                                            {R"(\\s)", 0},
+                                                                            {R"(\[\s|a)", 1}}) {
+    Pattern::compile(expression)->find_all("a]\xe1\xa0\x8e \t\xe2\x80\xa8", matches);
+    EXPECT_EQ(matches.size(), count) << expression;
+  }
   const auto bad = Pattern::compile("[a");
   ASSERT_FALSE(bad);
   EXPECT_THAT(bad.error().message, HasSubstr("[a"));

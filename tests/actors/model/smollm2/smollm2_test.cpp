@@ -1,7 +1,7 @@
 // Proves on a real model, SmolLM2-135M-Instruct, that nobody here made: every number of its GGUF
 // file, its tokenizer on all of GSM8K and on many languages, its chat layout, and a greedy answer
-// with log-probabilities, against what gguf, tokenizers and transformers from PyPI gave
-// (golden.json; make_golden.py says how to get the file).
+// with the best logits and log-probabilities, against what gguf, tokenizers and transformers from
+// PyPI gave (golden.json; make_golden.py says how to get the file).
 //
 // The file is 90 MB and not here: name its folder in TROUPE_SMOLLM2, or these tests are skipped.
 
@@ -10,6 +10,7 @@
 #include "actors/rollout/rollout_engine.hpp"
 #include "actors/text/chat_template.hpp"
 #include "actors/text/tokenizer.hpp"
+#include "tests/actors/transformers/runner_logits.hpp"
 #include "tests/support/test_files.hpp"
 
 #include <gmock/gmock.h>
@@ -31,10 +32,6 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 using Ids = std::vector<std::int32_t>;
-
-/// What the model's own template puts first when a conversation has no system message.
-constexpr const char* kSystem =
-    "You are a helpful AI assistant named SmolLM, trained by Hugging Face";
 
 class SmolLm2 : public ::testing::Test {
  protected:
@@ -155,7 +152,7 @@ TEST_F(SmolLm2, LaysOutConversationsAsItsOwnTemplate) {
   ASSERT_TRUE(file) << file.error().message;
   const auto tokenizer = tokenizer_of(*file);
   ASSERT_TRUE(tokenizer) << tokenizer.error().message;
-  const auto chat = ChatTemplate::pick(*tokenizer, {.default_system = kSystem});
+  const auto chat = ChatTemplate::pick(*tokenizer);
   ASSERT_TRUE(chat) << chat.error().message;
   for (const json& item : golden_.at("chats")) {
     const auto ids = chat->format(messages_of(item.at("messages")), true);
@@ -181,6 +178,18 @@ TEST_F(SmolLm2, AnswersGreedilyAsTheReferenceDoes) {
   const auto prompt = chat->format(messages_of(greedy.at("messages")), true);
   ASSERT_TRUE(prompt) << prompt.error().message;
   EXPECT_EQ(*prompt, greedy.at("prompt").get<Ids>());
+
+  const auto logits = runner_logits(*config, weights->tensors(), *prompt, prompt->size());
+  ASSERT_TRUE(logits) << logits.error().message;
+  const auto last = std::span(*logits).last(static_cast<std::size_t>(config->vocab_size));
+  const Ids top_ids = greedy.at("top_ids").get<Ids>();
+  for (std::size_t i = 0; i < top_ids.size(); ++i)
+    EXPECT_NEAR(last[static_cast<std::size_t>(top_ids[i])], greedy.at("top_logits")[i], 1e-3)
+        << "token " << top_ids[i];
+  const auto beats_last = [&](float logit) {
+    return logit > last[static_cast<std::size_t>(top_ids.back())];
+  };
+  EXPECT_EQ(std::ranges::count_if(last, beats_last), std::ssize(top_ids) - 1);
 
   EngineOptions options;
   options.max_model_tokens = 256;
