@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+"""Placement groups of one bundle, created, ready and removed again: Troupe against Ray.
+
+One at a time, and a hundred at a time (all created, all waited for, all removed). Troupe's client,
+head (whose ledger is flushed to disk) and two node agents are four processes; Ray's cluster has
+one node, which is the least work for it. Bar: 5x for both.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import peers
+from ray_session import ray_session
+
+AT_ONCE = 100
+
+
+def ray_side(seconds: float) -> peers.Figures:
+    # Enough of a resource of its own name that no group ever waits for room.
+    with ray_session(cpus=2, resources={"slot": 100_000}):
+        from ray.util.placement_group import placement_group, remove_placement_group
+
+        def cycle(count: int) -> None:
+            made = [placement_group([{"slot": 1}], strategy="PACK") for _ in range(count)]
+            for group in made:
+                if not group.wait(timeout_seconds=60):
+                    raise AssertionError("a placement group is not ready in 60 s")
+            for group in made:
+                remove_placement_group(group)
+
+        def rate(count: int) -> float:
+            cycle(count)
+            done = 0
+            begin = time.perf_counter()
+            while time.perf_counter() - begin < seconds:
+                cycle(count)
+                done += count
+            return done / (time.perf_counter() - begin)
+
+        return {"alone": rate(1), "batches": rate(AT_ONCE)}
+
+
+def main() -> int:
+    parser = peers.parser(__doc__, rounds=5)
+    parser.add_argument("--seconds", type=float, default=3, help="of one figure (%(default)s)")
+    options = parser.parse_args()
+    peers.begin(options, ["ray"])
+    ours, theirs = peers.rounds(
+        options,
+        lambda: peers.troupe(options, "bench/bench_placement_actors", "--json", "--seconds",
+                             str(options.seconds)),
+        lambda: ray_side(options.seconds))
+    return peers.report(options, "ray", [
+        peers.Row(f"groups, {text}", "1/s", peers.column(ours, name), peers.column(theirs, name),
+                  bar=5)
+        for name, text in [("alone", "one at a time"), ("batches", "100 at a time")]])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
