@@ -6,7 +6,6 @@
 namespace troupe::actors {
 namespace {
 
-constexpr std::string_view kEmptyThoughts = "<think>\n\n</think>\n\n";
 constexpr std::string_view kThought = "<think>";
 constexpr std::string_view kKnowledgeDate = "Cutting Knowledge Date: ";
 constexpr std::string_view kTodayDate = "Today Date: ";

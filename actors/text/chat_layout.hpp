@@ -17,6 +17,9 @@
 
 namespace troupe::actors {
 
+/// What an answer begins with when thinking is switched off.
+inline constexpr std::string_view kEmptyThoughts = "<think>\n\n</think>\n\n";
+
 /// The tokens that begin a turn and end it, and what stands between a role and its content.
 struct ChatMarks {
   std::string_view start;       ///< `<|im_start|>`

@@ -42,7 +42,6 @@ std::optional<std::int32_t> usual_begin(const Tokenizer& tokenizer) {
 
 constexpr std::string_view kToolBegin = "<tool_response>";
 constexpr std::string_view kToolEnd = "</tool_response>";
-constexpr std::string_view kEmptyThoughts = "<think>\n\n</think>\n\n";
 
 ChatMarks marks_of(ChatStyle style) {
   if (style == ChatStyle::kLlama3)

@@ -1,6 +1,5 @@
 // Proves that Hugging Face folders load and save: bit-for-bit round trips, single and sharded,
-// every family; folders written by transformers itself; and one named error for each disagreement
-// between config, index and files.
+// every family; and one named error for each disagreement between config, index and files.
 
 #include "actors/model/hf_folder.hpp"
 

@@ -156,6 +156,13 @@ TEST_P(TransformersCheckpoint, IsSavedAsTransformersHadWrittenIt) {
   }
 }
 
+TEST_P(TransformersCheckpoint, HasTheSameConfigInTheSpellingOfTransformers4) {
+  const auto older =
+      ModelConfig::load(troupe::testing::transformers_fixtures() / "older" / GetParam());
+  ASSERT_TRUE(older) << older.error().message;
+  EXPECT_EQ(*older, golden_.config);
+}
+
 TEST(TransformersConfig, OfModelsThatWouldComeOutWrongIsRefusedByName) {
   const fs::path fixtures = troupe::testing::transformers_fixtures();
   const json refused = json::parse(troupe::testing::read_file(fixtures / "refused.json"));
