@@ -24,6 +24,8 @@ result<JsonLinesReader> JsonLinesReader::open(const std::string& path,
   if (!std::filesystem::exists(status)) return fail(ErrorCode::kNotFound, "{}: no such file", path);
   if (std::filesystem::is_directory(status))
     return fail(ErrorCode::kIo, "{}: is a folder, wanted a file of JSON lines", path);
+  if (!std::filesystem::is_regular_file(status))  // a pipe may never have a writer
+    return fail(ErrorCode::kIo, "{}: is no regular file, wanted a file of JSON lines", path);
   std::ifstream file(path, std::ios::binary);
   if (!file) return fail(ErrorCode::kIo, "{}: cannot be opened for reading", path);
   return JsonLinesReader(path, std::move(file), options);

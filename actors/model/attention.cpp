@@ -12,32 +12,34 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::tensor_list;
 
-std::span<const std::int64_t> view(const at::Tensor& offsets) {
-  return {offsets.data_ptr<std::int64_t>(), static_cast<std::size_t>(offsets.numel())};
+std::span<const std::int64_t> view(const at::Tensor& indices) {
+  if (!indices.defined()) return {};
+  return {indices.data_ptr<std::int64_t>(), static_cast<std::size_t>(indices.numel())};
 }
 
 AttentionInputs inputs_of(const at::Tensor& qkv, const at::Tensor& offsets,
-                          const AttentionShape& shape) {
+                          const at::Tensor& prefixes, const AttentionShape& shape) {
   const float* q = qkv.data_ptr<float>();
   const float* k = q + shape.heads * shape.head_dim;
   return {.q = q,
           .k = k,
           .v = k + shape.kv_heads * shape.head_dim,
           .row = qkv.size(1),
-          .offsets = view(offsets)};
+          .offsets = view(offsets),
+          .prefixes = view(prefixes)};
 }
 
 struct PackedAttention : torch::autograd::Function<PackedAttention> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& qkv,
-                            const at::Tensor& offsets, const AttentionShape& shape,
+                            const SequenceLayout& layout, const AttentionShape& shape,
                             const RotaryTable* table) {
     const std::int64_t tokens = qkv.size(0);
     const at::Tensor out = at::empty({tokens, shape.heads * shape.head_dim}, qkv.options());
     const at::Tensor log_sum_exp = at::empty({shape.heads, tokens}, qkv.options());
     AttentionScratch scratch;
-    attention_forward(shape, *table, inputs_of(qkv, offsets, shape), out.data_ptr<float>(),
-                      log_sum_exp.data_ptr<float>(), scratch);
-    context->save_for_backward({qkv, offsets, out, log_sum_exp});
+    attention_forward(shape, *table, inputs_of(qkv, layout.offsets, layout.prefixes, shape),
+                      out.data_ptr<float>(), log_sum_exp.data_ptr<float>(), scratch);
+    context->save_for_backward({qkv, layout.offsets, layout.prefixes, out, log_sum_exp});
     context->saved_data["heads"] = shape.heads;
     context->saved_data["kv_heads"] = shape.kv_heads;
     context->saved_data["head_dim"] = shape.head_dim;
@@ -59,9 +61,9 @@ struct PackedAttention : torch::autograd::Function<PackedAttention> {
     float* q = qkv_gradient.data_ptr<float>();
     float* k = q + shape.heads * shape.head_dim;
     AttentionScratch scratch;
-    attention_backward(shape, *table, inputs_of(saved[0], saved[1], shape),
-                       {.out = saved[2].data_ptr<float>(),
-                        .log_sum_exp = saved[3].data_ptr<float>(),
+    attention_backward(shape, *table, inputs_of(saved[0], saved[1], saved[2], shape),
+                       {.out = saved[3].data_ptr<float>(),
+                        .log_sum_exp = saved[4].data_ptr<float>(),
                         .out_gradient = out_gradient.data_ptr<float>(),
                         .q = q,
                         .k = k,
@@ -73,14 +75,15 @@ struct PackedAttention : torch::autograd::Function<PackedAttention> {
 
 }  // namespace
 
-at::Tensor packed_attention(const at::Tensor& qkv, const at::Tensor& offsets,
+at::Tensor packed_attention(const at::Tensor& qkv, const SequenceLayout& layout,
                             const AttentionShape& shape, const RotaryTable& table) {
   const std::int64_t width = (shape.heads + 2 * shape.kv_heads) * shape.head_dim;
   TROUPE_CHECK(qkv.dim() == 2 && qkv.size(1) == width, "attention: qkv is {} wide, wanted {}",
                qkv.size(-1), width);
-  TROUPE_CHECK(view(offsets).back() == qkv.size(0), "attention: offsets end at {}, qkv has {} rows",
-               view(offsets).back(), qkv.size(0));
-  return PackedAttention::apply(qkv, offsets, shape, &table);
+  TROUPE_CHECK(view(layout.offsets).back() == qkv.size(0),
+               "attention: offsets end at {}, qkv has {} rows", view(layout.offsets).back(),
+               qkv.size(0));
+  return PackedAttention::apply(qkv, layout, shape, &table);
 }
 
 void extend_rotary(RotaryTable& table, std::span<const double> frequencies,

@@ -13,9 +13,15 @@
 
 namespace troupe::actors {
 
-/// qkv [T, (N+2K)·D] f32 (queries, keys, values side by side, before RoPE), offsets [S+1] i64 on
-/// the CPU → [T, N·D]. Causal inside each sequence, positions restart per sequence.
-at::Tensor packed_attention(const at::Tensor& qkv, const at::Tensor& offsets,
+/// Where packed sequences lie: i64, on the CPU.
+struct SequenceLayout {
+  at::Tensor offsets;   ///< [S+1]
+  at::Tensor prefixes;  ///< [S], see AttentionInputs; undefined: nobody has one
+};
+
+/// qkv [T, (N+2K)·D] f32 (queries, keys, values side by side, before RoPE) → [T, N·D]. Causal
+/// inside each sequence behind its prefix; positions restart per sequence, or go on from it.
+at::Tensor packed_attention(const at::Tensor& qkv, const SequenceLayout& layout,
                             const AttentionShape& shape, const RotaryTable& table);
 
 /// Makes `table` cover `positions` rows for these inverse frequencies [D/2]; keeps what it has.

@@ -6,11 +6,15 @@
 // or k exists in memory. kv heads are never expanded: the query heads of a group share one
 // gathered copy. Scores live in blocks of a few query rows; backward computes them again from the
 // saved log-sum-exp (Dao et al., "FlashAttention", NeurIPS'22, algorithm 4, without tiling keys).
+// A sequence may go on from an earlier one, its prefix: then the prefix's keys and values come
+// before its own, and the samples of a group hold their prompt once.
 // Torch-free. **Threads:** pure functions; scratch is a parameter.
-// **Invariants:** the sums of a token run over its own sequence in key order, so a token's result
-// has the same bits wherever and beside whatever its sequence is packed.
-// **Cost:** 2·T²·N·D multiply-adds per sequence forward, 2.5 times that backward; scratch
-// O((T + 16)·D + 16·T) floats for the longest sequence.
+// **Invariants:** the sums of a token run over its prefix and its own sequence in key order, so a
+// token's result has the same bits wherever and beside whatever its sequence is packed, and
+// whether the prefix is shared or its own.
+// **Cost:** 2·T²·N·D multiply-adds per sequence of T tokens forward (with a prefix of P: T² + 2·P·T
+// in place of T²), 2.5 times that backward; scratch O((P + T + 16)·D + 16·(P + T)) floats for the
+// longest sequence.
 
 #include <cstdint>
 #include <span>
@@ -39,12 +43,19 @@ struct AttentionInputs {
   const float* v = nullptr;
   std::int64_t row = 0;                   ///< of q, k and v alike: they are parts of one [T, row]
   std::span<const std::int64_t> offsets;  ///< [S+1]
+  /// [S], or empty: nobody has one. The sequence that this one goes on from, or -1; it comes before
+  /// this one and has no prefix itself.
+  std::span<const std::int64_t> prefixes = {};
 };
+
+/// Tokens of the longest sequence, its prefix included; 0 for none.
+std::int64_t longest_sequence(std::span<const std::int64_t> offsets,
+                              std::span<const std::int64_t> prefixes);
 
 using AttentionScratch = std::vector<float>;
 
 /// out [T, N·D] and log_sum_exp [N, T] (of scaled scores), both dense. The table must cover the
-/// longest sequence.
+/// longest sequence with its prefix.
 void attention_forward(const AttentionShape& shape, const RotaryTable& table,
                        const AttentionInputs& in, float* out, float* log_sum_exp,
                        AttentionScratch& scratch);

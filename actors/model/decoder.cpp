@@ -90,12 +90,14 @@ at::Tensor Decoder::run(std::size_t index, const DecoderInput& input, const at::
                "decoder: offsets do not span the {} tokens", input.tokens.size());
   TROUPE_CHECK(index + 1 < units_.run_begins.size(), "decoder: run {} of {}", index,
                units_.run_begins.size() - 1);
-  std::int64_t longest = 0;
-  for (std::size_t s = 0; s + 1 < input.offsets.size(); ++s)
-    longest = std::max(longest, input.offsets[s + 1] - input.offsets[s]);
-  extend_rotary(rotary_, frequencies_, longest);
+  TROUPE_CHECK(input.prefixes.empty() || input.prefixes.size() + 1 == input.offsets.size(),
+               "decoder: {} prefixes for {} sequences", input.prefixes.size(),
+               input.offsets.size() - 1);
+  extend_rotary(rotary_, frequencies_, longest_sequence(input.offsets, input.prefixes));
 
-  const at::Tensor offsets = index_tensor(input.offsets);
+  const SequenceLayout sequences{
+      .offsets = index_tensor(input.offsets),
+      .prefixes = input.prefixes.empty() ? at::Tensor() : index_tensor(input.prefixes)};
   const bool first = options_.part.first && index == 0;
   const bool last = options_.part.last && index + 2 == units_.run_begins.size();
   Residual residual{.x = first ? embed(input) : x, .delta = {}};
@@ -104,7 +106,7 @@ at::Tensor Decoder::run(std::size_t index, const DecoderInput& input, const at::
   for (std::size_t unit = units_.run_begins[index]; unit < end; ++unit) {
     const LayerSource source{.parameters = &parameters_, .unit = unit};
     const LayerInput layer_input{
-        .offsets = offsets,
+        .sequences = sequences,
         .rows = last && unit + 1 == end ? index_tensor(input.rows) : at::Tensor()};
     if (recompute)
       residual.x = decoder_layer_recomputed(source, context_, layer_input, residual.x);

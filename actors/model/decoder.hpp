@@ -3,8 +3,9 @@
 // The decoder of the Llama, Qwen2, Qwen3 and SmolLM2 families, for training, in f32 on the CPU.
 //
 // Takes packed sequences (no padding anywhere): tokens laid end to end and where each sequence
-// begins. Attention is causal inside a sequence and blind between them; positions restart.
-// A rank of a parallel engine holds a `DecoderPart`: some of the layers, boxes of the tensors.
+// begins. Attention is causal inside a sequence and blind between them, but for its prefix;
+// positions restart. A rank of a parallel engine holds a `DecoderPart`: some of the layers, boxes
+// of the tensors.
 // **Ownership:** owns weights and gradients (FlatParameters) and the rotary table. Tensors it
 // returns keep their autograd graph alive; the decoder must outlive backward.
 // **Threads:** one thread at a time. **Invariants:** a token's hidden state depends only on the
@@ -41,6 +42,8 @@ struct DecoderInput {
   std::span<const std::int32_t> tokens;   ///< [T] in [0, V)
   std::span<const std::int64_t> offsets;  ///< [S+1]
   std::span<const std::int64_t> rows;     ///< [R] token positions whose hidden state is wanted
+  /// [S], or empty: the sequence that each goes on from, see AttentionInputs.
+  std::span<const std::int64_t> prefixes = {};
 };
 
 class Decoder {

@@ -28,7 +28,7 @@ at::Tensor summed_layer(const LayerSource& source, const LayerContext& context,
 struct RecomputedLayer : torch::autograd::Function<RecomputedLayer> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const LayerInput& input,
                             const LayerSource& source, const LayerContext* layer) {
-    context->save_for_backward({x, input.offsets, input.rows});
+    context->save_for_backward({x, input.sequences.offsets, input.sequences.prefixes, input.rows});
     context->saved_data["parameters"] = pack(source.parameters);
     context->saved_data["unit"] = static_cast<std::int64_t>(source.unit);
     context->saved_data["layer"] = pack(layer);
@@ -43,8 +43,9 @@ struct RecomputedLayer : torch::autograd::Function<RecomputedLayer> {
         .parameters = &unpack<FlatParameters>(context->saved_data["parameters"]),
         .unit = static_cast<std::size_t>(context->saved_data["unit"].toInt()),
         .keep = true};
-    const at::Tensor out = summed_layer(
-        source, unpack<const LayerContext>(context->saved_data["layer"]), {saved[1], saved[2]}, x);
+    const at::Tensor out =
+        summed_layer(source, unpack<const LayerContext>(context->saved_data["layer"]),
+                     {.sequences = {saved[1], saved[2]}, .rows = saved[3]}, x);
     torch::autograd::backward({out}, {gradients[0]});
     return {x.grad(), at::Tensor(), at::Tensor(), at::Tensor()};
   }
@@ -100,7 +101,7 @@ Residual decoder_layer(const LayerWeights& weights, const LayerContext& context,
             : shared_over_heads(*context.tensor, weights.q_norm, weights.k_norm);
     qkv = head_norm(qkv, norms.first, norms.second, context.shape, context.eps);
   }
-  at::Tensor mixed = packed_attention(qkv, input.offsets, context.shape, *context.rotary);
+  at::Tensor mixed = packed_attention(qkv, input.sequences, context.shape, *context.rotary);
   at::Tensor x = first.sum;
   if (input.rows.defined()) {
     mixed = select_rows(mixed, input.rows);

@@ -56,7 +56,7 @@ struct Residual {
 
 /// What varies from pass to pass.
 struct LayerInput {
-  at::Tensor offsets;  ///< [S+1] i64: where the packed sequences begin
+  SequenceLayout sequences;
   /// [R] i64 positions to go on with after attention, or undefined: all. The last layer needs its
   /// output only where something is predicted, and skips the rest of its matrix products.
   at::Tensor rows;

@@ -6,6 +6,7 @@
 #include "actors/loops/token_column.hpp"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 namespace troupe::actors {
@@ -47,18 +48,56 @@ result<std::vector<std::uint8_t>> response_mask(const Batch& batch, const Packed
   return found.values<std::uint8_t>();
 }
 
+namespace {
+
+/// The rows of each group, in order of their first rows, if rows of a group can come to one rank
+/// each: the column is at hand, all groups are of one size above 1 and share out evenly.
+std::vector<std::vector<std::int64_t>> groups_for(const Batch& batch, std::int64_t ranks) {
+  if (!batch.has(column::kGroup) || batch.column(column::kGroup).is_reference()) return {};
+  const Column ids = batch.column(column::kGroup);
+  std::map<std::int64_t, std::size_t> places;
+  std::vector<std::vector<std::int64_t>> groups;
+  for (std::int64_t row = 0; row < batch.rows(); ++row) {
+    const auto [place, is_new] = places.try_emplace(ids.scalar<std::int64_t>(row), groups.size());
+    if (is_new) groups.emplace_back();
+    groups[place->second].push_back(row);
+  }
+  const auto count = static_cast<std::int64_t>(groups.size());
+  if (count == 0 || count == batch.rows() || count % ranks != 0) return {};
+  const std::size_t size = groups.front().size();
+  const bool even = std::ranges::all_of(groups, [size](const auto& g) { return g.size() == size; });
+  return even ? groups : std::vector<std::vector<std::int64_t>>{};
+}
+
+std::vector<std::vector<std::int64_t>> single_rows(std::int64_t rows) {
+  std::vector<std::vector<std::int64_t>> singles;
+  for (std::int64_t row = 0; row < rows; ++row) singles.push_back({row});
+  return singles;
+}
+
+}  // namespace
+
 result<RowOrder> balanced_order(const Batch& batch, std::int64_t ranks) {
   TROUPE_TRY(const Column prompts, batch.require(column::kPrompts));
   TROUPE_TRY(const Column responses, batch.require(column::kResponses));
-  std::vector<std::int64_t> lengths = prompts.row_lengths();
-  for (std::size_t row = 0; row < lengths.size(); ++row)
-    lengths[row] += responses.row_length(static_cast<std::int64_t>(row));
+  std::vector<std::vector<std::int64_t>> units = groups_for(batch, ranks);
+  if (units.empty()) units = single_rows(batch.rows());
+  std::vector<std::int64_t> lengths;  // of each unit, its prompt once
+  for (const auto& rows : units) {
+    lengths.push_back(prompts.row_length(rows.front()));
+    for (const std::int64_t row : rows) lengths.back() += responses.row_length(row);
+  }
   TROUPE_TRY(Partition parts, balance_ranks(lengths, ranks));
   // `split` makes the larger parts first; which rank gets which part does not matter.
   std::stable_sort(parts.begin(), parts.end(),
                    [](const auto& a, const auto& b) { return a.size() > b.size(); });
   RowOrder rows;
-  for (const auto& part : parts) rows.order.insert(rows.order.end(), part.begin(), part.end());
+  for (const auto& part : parts) {
+    for (const std::int64_t unit : part) {
+      const auto& of_unit = units[static_cast<std::size_t>(unit)];
+      rows.order.insert(rows.order.end(), of_unit.begin(), of_unit.end());
+    }
+  }
   rows.inverse.resize(rows.order.size());
   for (std::size_t place = 0; place < rows.order.size(); ++place)
     rows.inverse[static_cast<std::size_t>(rows.order[place])] = static_cast<std::int64_t>(place);

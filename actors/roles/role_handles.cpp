@@ -48,7 +48,7 @@ Batch with_sequence_ids(Batch batch, std::int64_t first_id) {
 /// The columns that a value update reads.
 Batch value_columns(const Batch& batch) {
   return select_present(batch, {column::kPrompts, column::kResponses, column::kResponseMask,
-                                column::kValues, column::kReturns});
+                                column::kGroup, column::kValues, column::kReturns});
 }
 
 /// The mini-batches of epoch `epoch` of update number `update`, rows balanced for `ranks`.
@@ -66,10 +66,11 @@ std::vector<Batch> planned_minibatches(const Batch& batch, const MinibatchPlan& 
 }  // namespace
 
 task<Batch> GroupReference::log_probs(Batch batch) {
-  Batch needed = request_.compare
-                     ? select_present(batch, {column::kPrompts, column::kResponses,
-                                              column::kResponseMask, column::kRolloutLogProbs})
-                     : select_present(batch, {column::kPrompts, column::kResponses});
+  Batch needed =
+      request_.compare
+          ? select_present(batch, {column::kPrompts, column::kResponses, column::kGroup,
+                                   column::kResponseMask, column::kRolloutLogProbs})
+          : select_present(batch, {column::kPrompts, column::kResponses, column::kGroup});
   const RowOrder rows = row_order(needed, group_.mesh().data_parts(), balance_);
   needed = value_or_throw(needed.reorder(rows.order));
   Batch found = co_await group_.call<&PolicyWorker::log_probs>(std::move(needed), request_);
@@ -77,9 +78,9 @@ task<Batch> GroupReference::log_probs(Batch batch) {
 }
 
 Batch GroupPolicy::update_columns(const Batch& batch, std::int64_t first_id) const {
-  Batch needed = select_present(
-      batch, {column::kPrompts, column::kResponses, column::kResponseMask, column::kOldLogProbs,
-              column::kAdvantages, column::kReferenceLogProbs, column::kRolloutWeights});
+  Batch needed = select_present(batch, {column::kPrompts, column::kResponses, column::kResponseMask,
+                                        column::kGroup, column::kOldLogProbs, column::kAdvantages,
+                                        column::kReferenceLogProbs, column::kRolloutWeights});
   const auto add = [&](std::string_view name) {
     value_or_throw(needed.set(std::string(name), value_or_throw(batch.require(name))));
   };
@@ -139,7 +140,7 @@ task<void> GroupPolicy::abandon_step() {
 }
 
 task<Batch> GroupCritic::values(Batch batch) {
-  Batch needed = select_present(batch, {column::kPrompts, column::kResponses});
+  Batch needed = select_present(batch, {column::kPrompts, column::kResponses, column::kGroup});
   const RowOrder rows = row_order(needed, group_.mesh().data_parts(), plan_.balance);
   needed = value_or_throw(needed.reorder(rows.order));
   Batch found = co_await group_.call<&CriticWorker::values>(std::move(needed));

@@ -132,6 +132,7 @@ struct WireFields<actors::TrainEngineOptions> {
                       field("recompute", &T::recompute),
                       field("micro_batch_tokens_max", &T::micro_batch_tokens_max),
                       field("forward_tokens_max", &T::forward_tokens_max),
+                      field("share_prompts", &T::share_prompts),
                       field("logit_chunk_tokens", &T::logit_chunk_tokens),
                       field("seed", &T::seed),
                       field("threads", &T::threads),

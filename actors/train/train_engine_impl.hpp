@@ -185,7 +185,10 @@ struct TrainEngine::Impl {
 
 /// The micro-batch as the decoder takes it.
 inline DecoderInput input_of(const MicroBatch& batch) {
-  return {.tokens = batch.tokens, .offsets = batch.offsets, .rows = batch.rows};
+  return {.tokens = batch.tokens,
+          .offsets = batch.offsets,
+          .rows = batch.rows,
+          .prefixes = batch.prefixes};
 }
 /// One step of the loss of a micro-batch with outputs `out`: what flows back into it. After an
 /// error, which stays in `error`, zero.

@@ -75,6 +75,8 @@ struct TrainEngineOptions {
   std::int64_t micro_batch_tokens_max = 8192;
   /// The same for passes without gradients (`log_probs`, `values`); 0: micro_batch_tokens_max.
   std::int64_t forward_tokens_max = 0;
+  /// Sequences of equal prompts hold them once (micro_batch.hpp). The same up to rounding.
+  bool share_prompts = true;
   std::int64_t logit_chunk_tokens = 1024;  ///< logits held at a time: this × vocabulary floats
   std::uint64_t seed = 0;
   int threads = 1;  ///< intra-op threads of the thread that runs the engine

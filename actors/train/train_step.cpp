@@ -62,7 +62,7 @@ result<Shard> TrainEngine::Impl::make_shard(const PackedSequences& sequences,
   if (shard.mask.size() != tokens)
     return fail(ErrorCode::kInvalidArgument, "update: mask has {} entries for {} response tokens",
                 shard.mask.size(), tokens);
-  TROUPE_TRY(shard.batches, make_micro_batches(sequences, tokens_max));
+  TROUPE_TRY(shard.batches, make_micro_batches(sequences, tokens_max, options.share_prompts));
   for (std::size_t b = 0; b < shard.batches.size(); ++b) {
     shard.masks.push_back(shard.batches[b].part(std::span<const std::uint8_t>(shard.mask)));
     shard.counts += count_tokens(shard.view(b));

@@ -73,7 +73,39 @@ result<std::string> read_text_file(const std::filesystem::path& path, std::uint6
   }
 }
 
-result<AtomicFile> AtomicFile::create(const std::filesystem::path& path) {
+namespace {
+
+/// Where a file of this name really lies: behind symbolic links, which stay.
+std::filesystem::path real_path(const std::filesystem::path& path) {
+  std::error_code problem;
+  if (!std::filesystem::is_symlink(path, problem)) return path;
+  std::filesystem::path real = std::filesystem::weakly_canonical(path, problem);
+  return problem ? path : real;
+}
+
+/// A pipe, device or folder is there, which a rename would take the place of.
+bool is_special(const std::filesystem::path& path) {
+  std::error_code problem;
+  const auto status = std::filesystem::status(path, problem);
+  return std::filesystem::exists(status) && !std::filesystem::is_regular_file(status);
+}
+
+/// For a pipe or a device, such as /dev/stdout: there is nothing to be atomic about.
+result<void> write_into(const std::filesystem::path& path, std::span<const std::byte> bytes) {
+  // A FIFO without a reader would block the open.
+  const Descriptor file(::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file.is_open()) return file_refused(path, "open for writing", errno);
+  const int flags = ::fcntl(file.value(), F_GETFL);
+  ::fcntl(file.value(), F_SETFL, flags & ~O_NONBLOCK);
+  return write_all(file, path, bytes);
+}
+
+}  // namespace
+
+result<AtomicFile> AtomicFile::create(const std::filesystem::path& named) {
+  const std::filesystem::path path = real_path(named);
+  if (is_special(path))
+    return fail(ErrorCode::kIo, "{}: not a regular file, cannot be replaced", path.string());
   constexpr int kAttempts = 1000;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     std::filesystem::path temporary =
@@ -103,6 +135,9 @@ result<void> AtomicFile::commit() {
 }
 
 result<void> write_file(const std::filesystem::path& path, std::span<const std::byte> bytes) {
+  std::error_code problem;
+  if (is_special(path) && !std::filesystem::is_directory(path, problem))
+    return write_into(path, bytes);
   TROUPE_TRY(AtomicFile file, AtomicFile::create(path));
   TROUPE_TRY_VOID(file.write(bytes));
   return file.commit();

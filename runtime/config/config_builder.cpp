@@ -1,5 +1,6 @@
 #include "runtime/config/config_builder.hpp"
 
+#include "runtime/base/file.hpp"
 #include "runtime/base/utf8.hpp"
 #include "runtime/config/scalar.hpp"
 #include "runtime/config/suggest.hpp"
@@ -7,7 +8,6 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
-#include <fstream>
 
 namespace troupe::runtime {
 namespace {
@@ -430,15 +430,10 @@ result<Config> Config::parse(const Schema& schema, std::string_view yaml, std::s
 result<Config> Config::load(const Schema& schema, const std::string& file,
                             std::span<const std::string> overrides) {
   if (file.empty()) return parse(schema, "", "defaults", overrides);
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) return fail(ErrorCode::kNotFound, "{}: cannot open configuration file", file);
-  std::string text(kFileBytesMax + 1, '\0');
-  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (stream.bad() || (stream.fail() && !stream.eof())) {
-    return fail(ErrorCode::kIo, "{}: cannot read configuration file", file);
-  }
-  text.resize(static_cast<std::size_t>(stream.gcount()));
-  return parse(schema, text, file, overrides);
+  const auto text = read_text_file(file, kFileBytesMax);
+  if (!text)  // the command line named it: a mistake of the configuration, like what stands in it
+    return fail(ErrorCode::kConfig, "configuration file {}", text.error().message);
+  return parse(schema, *text, file, overrides);
 }
 
 }  // namespace troupe::runtime

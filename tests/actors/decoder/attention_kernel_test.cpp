@@ -65,10 +65,16 @@ at::Tensor naive(const at::Tensor& qkv, const Case& c) {
   return torch::cat(parts, 0);
 }
 
-at::Tensor offsets_of(const std::vector<std::int64_t>& lengths) {
+std::vector<std::int64_t> ends_of(const std::vector<std::int64_t>& lengths) {
   std::vector<std::int64_t> offsets = {0};
   for (const std::int64_t length : lengths) offsets.push_back(offsets.back() + length);
-  return torch::tensor(offsets, torch::kInt64);
+  return offsets;
+}
+
+SequenceLayout layout_of(const std::vector<std::int64_t>& lengths,
+                         const std::vector<std::int64_t>& prefixes = {}) {
+  return {.offsets = torch::tensor(ends_of(lengths), torch::kInt64),
+          .prefixes = prefixes.empty() ? at::Tensor() : torch::tensor(prefixes, torch::kInt64)};
 }
 
 class AttentionCases : public ::testing::TestWithParam<Case> {};
@@ -76,14 +82,14 @@ class AttentionCases : public ::testing::TestWithParam<Case> {};
 TEST_P(AttentionCases, EqualTheNaiveFormulation) {
   const Case c = GetParam();
   torch::manual_seed(7);
-  const at::Tensor offsets = offsets_of(c.lengths);
-  const std::int64_t tokens = offsets[-1].item<std::int64_t>();
+  const SequenceLayout layout = layout_of(c.lengths);
+  const std::int64_t tokens = ends_of(c.lengths).back();
   RotaryTable table;
   extend_rotary(table, frequencies(c.head_dim), 512);
   const at::Tensor qkv =
       torch::randn({tokens, (c.heads + 2 * c.kv_heads) * c.head_dim}).set_requires_grad(true);
   const at::Tensor weight = torch::randn({tokens, c.heads * c.head_dim});
-  const at::Tensor out = packed_attention(qkv, offsets, {c.heads, c.kv_heads, c.head_dim}, table);
+  const at::Tensor out = packed_attention(qkv, layout, {c.heads, c.kv_heads, c.head_dim}, table);
   out.backward(weight);
 
   const at::Tensor exact = qkv.detach().to(torch::kFloat64).set_requires_grad(true);
@@ -110,17 +116,93 @@ TEST(Attention, BitsDoNotDependOnTheNeighbours) {
   const at::Tensor mine = torch::randn({37, 64});
   const at::Tensor others = torch::randn({90, 64});
   const at::NoGradGuard no_gradient;
-  const at::Tensor alone = packed_attention(mine, offsets_of({37}), shape, table);
+  const at::Tensor alone = packed_attention(mine, layout_of({37}), shape, table);
   const at::Tensor among = packed_attention(torch::cat({others, mine, others}, 0),
-                                            offsets_of({60, 30, 37, 90}), shape, table);
+                                            layout_of({60, 30, 37, 90}), shape, table);
   EXPECT_TRUE(torch::equal(alone, among.narrow(0, 90, 37)));
+}
+
+/// Random pieces, some of which go on from an earlier one, and the same with own copies of it.
+struct SharedCase {
+  Case shape = {};  ///< lengths are those of the pieces
+  std::vector<std::int64_t> prefixes;
+  std::vector<std::int64_t> rows;            ///< of the pieces, in the order of the copies
+  std::vector<std::int64_t> lengths_copied;  ///< prefix and own together
+  std::vector<std::int64_t> own;  ///< for each row of the pieces, its place among the copies
+};
+
+SharedCase shared_case(Rng& rng) {
+  constexpr std::int64_t kDims[] = {2, 6, 8, 16, 32};
+  const auto kv_heads = static_cast<std::int64_t>(1 + rng.below(3));
+  SharedCase c;
+  c.shape.kv_heads = kv_heads;
+  c.shape.heads = kv_heads * static_cast<std::int64_t>(1 + rng.below(3));
+  c.shape.head_dim = kDims[rng.below(5)];
+  std::int64_t begin = 0;
+  std::vector<std::int64_t> starts;
+  for (std::uint64_t piece = 0; piece < 2 + rng.below(8); ++piece) {
+    const auto length = static_cast<std::int64_t>(1 + rng.below(40));
+    std::int64_t prefix = -1;
+    if (piece > 0 && rng.below(3) > 0) prefix = static_cast<std::int64_t>(rng.below(piece));
+    if (prefix >= 0 && c.prefixes[static_cast<std::size_t>(prefix)] >= 0) prefix = -1;
+    std::int64_t before = 0;
+    if (prefix >= 0) {
+      before = c.shape.lengths[static_cast<std::size_t>(prefix)];
+      for (std::int64_t i = 0; i < before; ++i)
+        c.rows.push_back(starts[static_cast<std::size_t>(prefix)] + i);
+    }
+    for (std::int64_t i = 0; i < length; ++i) {
+      c.own.push_back(static_cast<std::int64_t>(c.rows.size()));
+      c.rows.push_back(begin + i);
+    }
+    starts.push_back(begin);
+    begin += length;
+    c.shape.lengths.push_back(length);
+    c.prefixes.push_back(prefix);
+    c.lengths_copied.push_back(before + length);
+  }
+  return c;
+}
+
+TEST(Attention, ASharedPrefixGivesTheBitsOfOwnCopiesAndTheGradientsOfTheirSum) {
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Rng rng(seed);
+    torch::manual_seed(seed);
+    const SharedCase c = shared_case(rng);
+    const AttentionShape shape{c.shape.heads, c.shape.kv_heads, c.shape.head_dim};
+    RotaryTable table;
+    extend_rotary(table, frequencies(shape.head_dim), 128);
+    const at::Tensor rows = torch::tensor(c.rows, torch::kInt64);
+    const at::Tensor own = torch::tensor(c.own, torch::kInt64);
+    const at::Tensor qkv =
+        torch::randn({own.numel(), (shape.heads + 2 * shape.kv_heads) * shape.head_dim})
+            .set_requires_grad(true);
+    const at::Tensor weight = torch::randn({own.numel(), shape.heads * shape.head_dim});
+    const at::Tensor out =
+        packed_attention(qkv, layout_of(c.shape.lengths, c.prefixes), shape, table);
+    out.backward(weight);
+    const at::Tensor copied = packed_attention(qkv.detach().index_select(0, rows),
+                                               layout_of(c.lengths_copied), shape, table);
+    EXPECT_TRUE(torch::equal(out, copied.index_select(0, own)));
+
+    const at::Tensor exact = qkv.detach().to(torch::kFloat64).set_requires_grad(true);
+    Case copies = c.shape;
+    copies.lengths = c.lengths_copied;
+    naive(exact.index_select(0, rows), copies)
+        .index_select(0, own)
+        .backward(weight.to(torch::kFloat64));
+    EXPECT_LT((qkv.grad() - exact.grad()).abs().max().item<double>() /
+                  exact.grad().abs().max().item<double>(),
+              1e-5);
+  }
 }
 
 TEST(Attention, LargeScoresStayFinite) {
   RotaryTable table;
   extend_rotary(table, frequencies(4), 64);
   const at::Tensor qkv = (1000.0 * torch::randn({20, 12})).set_requires_grad(true);
-  const at::Tensor out = packed_attention(qkv, offsets_of({20}), {1, 1, 4}, table);
+  const at::Tensor out = packed_attention(qkv, layout_of({20}), {1, 1, 4}, table);
   out.sum().backward();
   EXPECT_TRUE(torch::isfinite(out).all().item<bool>());
   EXPECT_TRUE(torch::isfinite(qkv.grad()).all().item<bool>());
@@ -131,8 +213,8 @@ TEST(Attention, AnEmptySequenceIsLegal) {
   extend_rotary(table, frequencies(4), 64);
   const at::NoGradGuard no_gradient;
   const at::Tensor qkv = torch::randn({5, 12});
-  const at::Tensor out = packed_attention(qkv, offsets_of({0, 5, 0}), {1, 1, 4}, table);
-  EXPECT_TRUE(torch::equal(out, packed_attention(qkv, offsets_of({5}), {1, 1, 4}, table)));
+  const at::Tensor out = packed_attention(qkv, layout_of({0, 5, 0}), {1, 1, 4}, table);
+  EXPECT_TRUE(torch::equal(out, packed_attention(qkv, layout_of({5}), {1, 1, 4}, table)));
 }
 
 TEST(RotaryTable, GrowsWithoutChangingWhatIsThere) {

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
 #include <string>
 
 namespace troupe::actors {
@@ -91,6 +92,46 @@ TEST(BalancedOrder, IsUndoneByItsInverseAndEvensOutTheTokensOfRanks) {
     // Row counts must differ by at most one, which alone may cost up to one row of tokens.
     EXPECT_LE(most - least, 2 * longest) << "seed " << seed;
   }
+}
+
+TEST(BalancedOrder, KeepsGroupsOnOneRankWhereTheyShareOutEvenly) {
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Rng rng(seed);
+    const auto ranks = static_cast<std::int64_t>(1 + rng.below(4));
+    const std::int64_t groups = ranks * static_cast<std::int64_t>(1 + rng.below(4));
+    const auto size = static_cast<std::int64_t>(2 + rng.below(4));
+    Rows prompts, responses;
+    std::vector<std::int64_t> ids;
+    for (std::int64_t row = 0; row < groups * size; ++row) {
+      ids.push_back(row % groups);  // not side by side
+      prompts.emplace_back(static_cast<std::size_t>(1 + ids.back()), 1);
+      responses.emplace_back(rng.below(30), 9);
+    }
+    Batch batch = batch_of(prompts, responses);
+    ASSERT_TRUE(batch.set(std::string(column::kGroup), Column::dense(ids)).has_value());
+    const RowOrder order = balanced_order(batch, ranks).value();
+    const Batch there = *batch.reorder(order.order);
+    EXPECT_TRUE(*there.reorder(order.inverse) == batch);
+    std::set<std::int64_t> met;
+    for (const Batch& part : there.split(ranks)) {
+      std::set<std::int64_t> mine;
+      for (std::int64_t row = 0; row < part.rows(); ++row)
+        mine.insert(part.column(column::kGroup).scalar<std::int64_t>(row));
+      EXPECT_EQ(static_cast<std::int64_t>(mine.size()), groups / ranks);
+      for (const std::int64_t id : mine) EXPECT_TRUE(met.insert(id).second) << "group " << id;
+    }
+  }
+}
+
+TEST(BalancedOrder, GroupsThatDoNotShareOutAreBalancedByRows) {
+  Batch batch = batch_of({{1}, {1}, {1}, {2}, {2}, {2}}, {{4}, {4}, {4}, {4}, {4}, {4}});
+  ASSERT_TRUE(batch
+                  .set(std::string(column::kGroup),
+                       Column::dense(std::vector<std::int64_t>{0, 0, 0, 0, 1, 1}))
+                  .has_value());
+  for (const Batch& part : batch.reorder(balanced_order(batch, 3)->order)->split(3))
+    EXPECT_EQ(part.rows(), 2);
 }
 
 }  // namespace

@@ -53,13 +53,20 @@ struct Share {
   }
 };
 
-/// Samples with old log-probs near a uniform policy, so that ratios clip on both sides.
-inline std::vector<Sample> random_samples(Rng& rng, int count, std::int64_t vocab) {
+enum class Prompts { kSomeEqual, kOwn };
+
+/// Samples with old log-probs near a uniform policy, so that ratios clip on both sides. Half of
+/// them have the prompt of one before, unless each is to have its own.
+inline std::vector<Sample> random_samples(Rng& rng, int count, std::int64_t vocab,
+                                          Prompts prompts = Prompts::kSomeEqual) {
   std::vector<Sample> samples;
   for (int i = 0; i < count; ++i) {
     Sample s;
     s.id = 100 + i;
-    s.prompt = random_tokens(rng, 1 + static_cast<std::int64_t>(rng.below(9)), vocab);
+    if (prompts == Prompts::kSomeEqual && i > 0 && rng.below(2) == 1)
+      s.prompt = samples[rng.below(samples.size())].prompt;
+    else
+      s.prompt = random_tokens(rng, 1 + static_cast<std::int64_t>(rng.below(9)), vocab);
     s.response = random_tokens(rng, static_cast<std::int64_t>(rng.below(14)), vocab);
     const auto advantage = static_cast<float>(rng.normal());
     for (std::size_t t = 0; t < s.response.size(); ++t) {

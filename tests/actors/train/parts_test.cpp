@@ -108,7 +108,8 @@ TEST(MicroBatch, EverySequenceIsInOneAndNoneExceedsTheCap) {
     }
     const PackedSequences view = pack.view();
     const std::int64_t cap = 12 + static_cast<std::int64_t>(rng.below(30));
-    const std::vector<MicroBatch> batches = make_micro_batches(view, cap).value();
+    const std::vector<MicroBatch> batches =
+        make_micro_batches(view, cap, rng.below(2) == 1).value();
     std::vector<int> seen(static_cast<std::size_t>(count), 0);
     std::vector<float> written(static_cast<std::size_t>(view.response_tokens()), 0.0F);
     std::vector<float> source(written.size());
@@ -136,11 +137,94 @@ TEST(MicroBatch, EverySequenceIsInOneAndNoneExceedsTheCap) {
   }
 }
 
+/// Tokens that the row sees, through its piece and that one's prefix, ending with its own.
+std::vector<std::int32_t> seen_by(const MicroBatch& batch, std::int64_t row) {
+  const auto after = std::ranges::upper_bound(batch.offsets, row);
+  const auto piece = static_cast<std::size_t>(after - batch.offsets.begin()) - 1;
+  const auto at = [&batch](std::int64_t i) { return batch.tokens.begin() + i; };
+  std::vector<std::int32_t> seen;
+  if (!batch.prefixes.empty() && batch.prefixes[piece] >= 0) {
+    const auto prefix = static_cast<std::size_t>(batch.prefixes[piece]);
+    EXPECT_LT(prefix, piece);
+    EXPECT_EQ(batch.prefixes[prefix], -1);
+    seen.assign(at(batch.offsets[prefix]), at(batch.offsets[prefix + 1]));
+  }
+  seen.insert(seen.end(), at(batch.offsets[piece]), at(row + 1));
+  return seen;
+}
+
+TEST(MicroBatch, EqualPromptsAreHeldOnceAndEachTokenIsPredictedFromAllBeforeIt) {
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Rng rng(seed);
+    SequencePack pack;
+    std::vector<std::vector<std::int32_t>> whole;
+    std::vector<std::vector<std::int32_t>> prompts;
+    for (std::uint64_t g = 0; g < 1 + rng.below(5); ++g) {
+      prompts.emplace_back();
+      for (std::uint64_t i = 0; i < 1 + rng.below(5); ++i)
+        prompts.back().push_back(static_cast<std::int32_t>(rng.below(2)));
+    }
+    for (std::uint64_t s = 0; s < rng.below(25); ++s) {
+      const auto& prompt = prompts[rng.below(prompts.size())];
+      std::vector<std::int32_t> response;
+      for (std::uint64_t i = 0; i < rng.below(7); ++i)
+        response.push_back(static_cast<std::int32_t>(rng.below(100)));
+      pack.add(prompt, response);
+      whole.push_back(prompt);
+      whole.back().insert(whole.back().end(), response.begin(), response.end());
+    }
+    const PackedSequences view = pack.view();
+    const auto cap = static_cast<std::int64_t>(12 + rng.below(60));
+    const std::vector<MicroBatch> shared = make_micro_batches(view, cap, true).value();
+    std::int64_t held = 0;
+    std::vector<int> predicted(static_cast<std::size_t>(view.response_tokens()), 0);
+    for (const MicroBatch& batch : shared) {
+      EXPECT_LE(std::ssize(batch.tokens), cap);
+      held += std::ssize(batch.tokens);
+      for (std::size_t i = 0; i < batch.sequences.size(); ++i) {
+        const auto s = static_cast<std::size_t>(batch.sequences[i]);
+        for (std::int64_t r = batch.response_offsets[i]; r < batch.response_offsets[i + 1]; ++r) {
+          const auto at = static_cast<std::size_t>(r);
+          ++predicted[static_cast<std::size_t>(batch.origin[at])];
+          std::vector<std::int32_t> seen = seen_by(batch, batch.rows[at]);
+          const std::size_t before = seen.size();
+          seen.push_back(static_cast<std::int32_t>(batch.targets[at]));
+          EXPECT_EQ(seen, std::vector<std::int32_t>(
+                              whole[s].begin(),
+                              whole[s].begin() + static_cast<std::ptrdiff_t>(before) + 1));
+          EXPECT_EQ(static_cast<std::int64_t>(before),
+                    view.prompt_lengths[s] + r - batch.response_offsets[i]);
+        }
+      }
+    }
+    EXPECT_TRUE(std::ranges::all_of(predicted, [](int n) { return n == 1; }));
+    EXPECT_LE(held, std::ssize(view.tokens));
+  }
+}
+
+TEST(MicroBatch, AGroupTakesItsPromptOnceAndSplitsWhereTheCapAsksForIt) {
+  SequencePack pack;
+  const std::vector<std::int32_t> prompt(10, 1);
+  for (int s = 0; s < 6; ++s) pack.add(prompt, std::vector<std::int32_t>(5, 2));
+  const auto one = make_micro_batches(pack.view(), 90, true).value();
+  ASSERT_EQ(one.size(), 1U);
+  EXPECT_EQ(one[0].tokens.size(), 40U) << "10 and 6 x 5, not 6 x 15";
+  EXPECT_EQ(one[0].prefixes, (std::vector<std::int64_t>{-1, 0, 0, 0, 0, 0, 0}));
+  const auto alone = make_micro_batches(pack.view(), 90, false).value();
+  ASSERT_EQ(alone.size(), 1U);
+  EXPECT_EQ(alone[0].tokens.size(), 90U);
+  EXPECT_TRUE(alone[0].prefixes.empty());
+  const auto split = make_micro_batches(pack.view(), 25, true).value();
+  ASSERT_EQ(split.size(), 2U);
+  EXPECT_EQ(split[0].tokens.size() + split[1].tokens.size(), 50U);
+}
+
 TEST(MicroBatch, ASequenceOverTheCapIsRefusedByName) {
   SequencePack pack;
   pack.add(std::vector<std::int32_t>(3, 1), std::vector<std::int32_t>(3, 1));
   pack.add(std::vector<std::int32_t>(5, 1), std::vector<std::int32_t>(6, 1));
-  const auto batches = make_micro_batches(pack.view(), 10);
+  const auto batches = make_micro_batches(pack.view(), 10, true);
   ASSERT_FALSE(batches);
   EXPECT_EQ(batches.error().code, ErrorCode::kInvalidArgument);
   EXPECT_NE(batches.error().message.find('1'), std::string::npos) << batches.error().message;

@@ -1,6 +1,6 @@
 // Proves that the engine's gradients are right (against plain double-precision autograd of the
-// whole objective) and do not depend on data-parallel size, micro-batch budget, packing order or
-// recompute; that ranks agree on clipping, skipping and refusing; and what happens on bad input.
+// whole objective) and do not depend on data-parallel size, micro-batch budget, packing order,
+// recompute or whether equal prompts are shared; that ranks agree on clipping, skipping and refusing; and what happens on bad input.
 #include "tests/actors/decoder/plain_decoder.hpp"
 #include "tests/actors/train/engine_fixture.hpp"
 #include "tests/support/reference_model.hpp"
@@ -87,12 +87,14 @@ TEST(TrainEngine, PolicyGradientIsThatOfThePlainObjective) {
   }
 }
 
-TEST(TrainEngine, GradientsDoNotDependOnRanksBudgetOrRecompute) {
+TEST(TrainEngine, GradientsDoNotDependOnRanksBudgetRecomputeOrSharedPrompts) {
   for (const std::string loss : {"vanilla", "gspo", "geo_mean", "cispo", "clip_cov", "kl_cov"}) {
     for (const std::size_t index : {std::size_t{1}, std::size_t{6}}) {  // tied; qk-norm
       const ModelConfig config = tiny(index);
       const std::vector<Sample> samples = samples_for(config);
-      const std::vector<double> wanted = single_gradient(config, samples, loss, gradient_options());
+      TrainEngineOptions alone = gradient_options();
+      alone.share_prompts = false;
+      const std::vector<double> wanted = single_gradient(config, samples, loss, alone);
       for (const int ranks : {1, 2, 3, 4}) {
         for (const std::int64_t budget : {std::int64_t{23}, std::int64_t{64}}) {
           for (const bool recompute : {false, true}) {

@@ -25,7 +25,8 @@ ModelConfig tiny(std::size_t index = 0) { return testing::tiny_models()[index].c
 
 std::vector<Sample> samples_for(const ModelConfig& config, int count = 10, std::uint64_t seed = 5) {
   Rng rng(seed);
-  return testing::random_samples(rng, count, config.vocab_size);
+  // What is to be learnt by heart must not ask for two answers to one question.
+  return testing::random_samples(rng, count, config.vocab_size, testing::Prompts::kOwn);
 }
 
 TrainEngineOptions learning(double lr = 1e-2) {

@@ -5,6 +5,7 @@
 
 #include "tests/support/test_files.hpp"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -50,6 +51,30 @@ TEST(TextFile, ReadsFilesWhoseSizeIsNotKnownAndRefusesPipes) {
   const testing::TemporaryFolder folder;
   ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
   EXPECT_EQ(read_text_file(folder / "pipe").error().code, ErrorCode::kIo);  // and does not block
+}
+
+TEST(TextFile, WritesIntoPipesAndThroughLinksAndReplacesNeither) {
+  const testing::TemporaryFolder folder;
+  testing::write_file(folder / "real", "old");
+  std::filesystem::create_symlink("real", folder / "link");
+  ASSERT_TRUE(write_text_file(folder / "link", "new"));
+  EXPECT_TRUE(std::filesystem::is_symlink(folder / "link"));
+  EXPECT_EQ(*read_text_file(folder / "real"), "new");
+
+  const std::filesystem::path pipe = folder / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_EQ(write_text_file(pipe, "x").error().code, ErrorCode::kIo) << "nobody reads";
+  const Descriptor reader(::open(pipe.c_str(), O_RDONLY | O_NONBLOCK));
+  ASSERT_TRUE(write_text_file(pipe, "told"));
+  char told[8] = {};
+  EXPECT_EQ(::read(reader.value(), told, sizeof told), 4);
+  EXPECT_STREQ(told, "told");
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+  EXPECT_EQ(AtomicFile::create(pipe).error().code, ErrorCode::kIo);
+  const auto full = write_text_file("/dev/full", "x");
+  ASSERT_FALSE(full);
+  EXPECT_THAT(full.error().message, HasSubstr("/dev/full: cannot write"));
+  EXPECT_EQ(write_text_file(folder.path(), "x").error().code, ErrorCode::kIo);
 }
 
 }  // namespace

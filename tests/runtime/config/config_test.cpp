@@ -316,9 +316,9 @@ TEST(Config, LoadsFilesAndNamesThoseThatCannotBeRead) {
   EXPECT_EQ(config->place("trainer.seed"), path + ":1");
   std::remove(path.c_str());
   const auto missing = Config::load(schema, path);
-  EXPECT_EQ(missing.error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(missing.error().code, ErrorCode::kConfig);
   EXPECT_NE(missing.error().message.find(path), std::string::npos);
-  EXPECT_EQ(Config::load(schema, testing::TempDir()).error().code, ErrorCode::kIo);
+  EXPECT_EQ(Config::load(schema, testing::TempDir()).error().code, ErrorCode::kConfig);
   EXPECT_TRUE(Config::load(schema, ""));
 }
 
