@@ -5,10 +5,10 @@ The same model folder (SmolLM2-135M-Instruct, see docs/model.md), the same rows,
 samples a prompt and bound of completions, no KL term, one optimiser step a batch, no recomputation
 of activations, no extra forward pass for old log-probs. TRL runs on transformers' own generation,
 in one process with a thread for each core; Troupe runs two ranks of one thread.
-Two workloads: `natural`, where samples end when the model ends them, as in any real run, and `full`,
-where end-of-sequence is ignored and every sample has its full length on both sides, so that nobody
-gains by not padding. Tokens are those of prompts and completions without padding; the first step of
-each side is not counted. Bar: 3x in tokens a second, natural lengths.
+Two workloads: `natural`, where samples end when the model ends them, as in any real run, and
+`full`, where end-of-sequence is ignored and every sample has its full length on both sides, so that
+nobody gains by not padding. Tokens are those of prompts and completions without padding; the first
+step of each side is not counted. Bar: 3x in tokens a second, natural lengths.
 """
 
 from __future__ import annotations
@@ -24,9 +24,6 @@ from pathlib import Path
 import peers
 
 HERE = Path(__file__).resolve().parent
-# What Troupe makes of messages for this model: ChatML without a system message of its own.
-CHAT = ("{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}"
-        "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
 
 
 def trl_member(words: list[str]) -> int:
@@ -55,7 +52,6 @@ def trl_member(words: list[str]) -> int:
         return [float(right in text[0]["content"]) for text, right in zip(completions, answer)]
 
     tokenizer = AutoTokenizer.from_pretrained(asked["model"])
-    tokenizer.chat_template = CHAT
     model = AutoModelForCausalLM.from_pretrained(asked["model"], dtype=torch.float32)
     batch = asked["prompts"] * asked["samples"]
     micro = asked["micro"]
@@ -100,10 +96,15 @@ def trl_member(words: list[str]) -> int:
     return 0
 
 
+def completion_of(options, full: bool) -> int:
+    return options.full_completion if full else options.completion
+
+
 def trl_side(options, full: bool) -> peers.Figures:
     asked = {"model": options.model, "rows": options.rows, "prompts": options.prompts,
-             "samples": options.samples, "completion": options.completion, "steps": options.steps,
-             "micro": options.micro, "full": full, "threads": len(options.cores.split(","))}
+             "samples": options.samples, "completion": completion_of(options, full),
+             "steps": options.steps, "micro": options.micro, "full": full,
+             "threads": len(options.cores.split(","))}
     done = subprocess.run([sys.executable, __file__, "--trl", json.dumps(asked)],
                           capture_output=True, text=True, check=False,
                           env=dict(os.environ, HF_HUB_OFFLINE="1"))
@@ -120,7 +121,7 @@ def troupe_side(options, full: bool) -> peers.Figures:
                  f"data.train_files=[{options.rows}]",
                  f"data.train_batch_size={options.prompts}",
                  f"data.max_prompt_length={options.prompt_max}",
-                 f"data.max_response_length={options.completion}",
+                 f"data.max_response_length={completion_of(options, full)}",
                  f"actor_rollout_ref.actor.ppo_mini_batch_size={options.prompts}",
                  f"actor_rollout_ref.rollout.n={options.samples}",
                  f"actor_rollout_ref.rollout.ignore_eos={str(full).lower()}",
@@ -138,7 +139,7 @@ def troupe_side(options, full: bool) -> peers.Figures:
     def mean(name: str) -> float:
         return sum(step[name] for step in steps) / len(steps)
 
-    if full and any(step["response_length/min"] != options.completion for step in steps):
+    if full and any(step["response_length/min"] != options.full_completion for step in steps):
         peers.stop("a completion of Troupe's has not the length that was asked for")
     return {"tokens_per_s": mean("perf/total_num_tokens") / mean("perf/time_per_step"),
             "step_s": mean("perf/time_per_step"), "generation_s": mean("timing_s/gen"),
@@ -165,7 +166,7 @@ def compare(options, full: bool) -> int:
     if full and abs(sizes[0] / sizes[1] - 1) > 0.02:
         peers.stop(f"{sizes[0]:.0f} tokens a step here, {sizes[1]:.0f} there: not the same work")
     print(f"{options.prompts} prompts x {options.samples} samples, completions of "
-          f"{'' if full else 'at most '}{options.completion} tokens; {sizes[0]:.0f} and "
+          f"{'' if full else 'at most '}{completion_of(options, full)} tokens; {sizes[0]:.0f} and "
           f"{sizes[1]:.0f} tokens a step with prompts")
 
     def rest(figures: list[peers.Figures]) -> list[float]:
@@ -188,9 +189,12 @@ def main() -> int:
     parser = peers.parser(__doc__, rounds=3)
     parser.add_argument("--model", required=True, help="Hugging Face folder")
     parser.add_argument("--rows", required=True, help="rows as `troupe data make` writes them")
-    parser.add_argument("--prompts", type=int, default=8, help="of a step (%(default)s)")
+    parser.add_argument("--prompts", type=int, default=4, help="of a step (%(default)s)")
     parser.add_argument("--samples", type=int, default=8, help="of a prompt (%(default)s)")
-    parser.add_argument("--completion", type=int, default=64, help="tokens (%(default)s)")
+    parser.add_argument("--completion", type=int, default=256,
+                        help="tokens at most, natural lengths; TRL's default (%(default)s)")
+    parser.add_argument("--full-completion", type=int, default=64,
+                        help="tokens, full lengths (%(default)s)")
     parser.add_argument("--prompt-max", type=int, default=128, help="tokens (%(default)s)")
     parser.add_argument("--lengths", choices=["both", "natural", "full"], default="both",
                         help="workloads (%(default)s)")

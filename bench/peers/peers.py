@@ -54,12 +54,13 @@ def begin(options: argparse.Namespace, packages: list[str]) -> int:
     return len(cores)
 
 
-def troupe(options: argparse.Namespace, program: str, *words: str) -> Figures:
+def troupe(options: argparse.Namespace, program: str, *words: str, **environment: str) -> Figures:
     """The figures that a program of Troupe's prints as one JSON line, its last."""
     path = Path(options.build) / program
     if not path.exists():
         stop(f"{path} is not there; build it, or name the build folder by --build")
-    done = subprocess.run([str(path), *words], capture_output=True, text=True, check=False)
+    done = subprocess.run([str(path), *words], capture_output=True, text=True, check=False,
+                          env=dict(os.environ, **environment))
     if done.returncode != 0:
         stop(f"{path} ended with {done.returncode}: {done.stderr.strip()[-400:]}")
     return json.loads(done.stdout.strip().splitlines()[-1])
