@@ -32,6 +32,7 @@ enum class Constant : std::size_t {
   kMinibatchHost,       ///< s of software per optimizer step
   kPassHost,            ///< s of software per forward pass of a trained or frozen role over a batch
   kTransitionHost,      ///< s of software per change between training and generation
+  kControllerRate,      ///< bytes/s of one process through which padded batches go
   kEngineMemoryShare,   ///< of HBM that a rollout engine may take
   kEngineWorkspace,     ///< bytes beside weights and KV cache
   kKvFragmentation,     ///< of the KV pool that cannot be used

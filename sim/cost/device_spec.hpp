@@ -10,6 +10,10 @@
 
 namespace troupe::sim {
 
+/// Bounds of what is simulated and searched: devices of a cluster, and samples of one step.
+inline constexpr std::int64_t kSimulatedDevicesMax = 65'536;
+inline constexpr std::int64_t kSimulatedSamplesMax = std::int64_t{1} << 20;
+
 /// One accelerator and the node that it comes in. Rates are per second.
 struct DeviceSpec {
   std::string name{};

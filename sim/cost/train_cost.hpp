@@ -4,14 +4,17 @@
 // parts, and bytes on the fullest device with theirs.
 //
 // Time (reference simulator.md §2.1-2.3): matrices 2·N FLOPs a token forward, twice that backward,
-// once more when all is recomputed; attention by Σs². Pipelines idle for (p−1)/(v·m+p−1) of the
-// time. Micro-batches hold whole sequences. Tensor parallelism sums 2 messages of tokens·H a layer
-// and direction (a recomputed forward is one), experts exchange theirs and multiply less well, FSDP
-// gathers weights twice and scatters gradients once per micro-batch (what compute does not hide),
-// the others reduce gradients once per optimizer step. Memory (§2.4): weights, gradients, Adam
-// moments and masters by their sharding; activations of the micro-batches in flight (Korthikanti et
-// al. 2205.05198: 34·tokens·H a layer with attention recomputed, 2 with everything); logits in f32,
-// twice.
+// once more when all is recomputed; attention by Σs². The head is not recomputed. What
+// lies between matrices is written and read once: 68·H bytes a token and layer, at the rate of the
+// memory. Pipelines idle for (p−1)/(v·m+p−1) of the time. Micro-batches hold whole sequences.
+// Tensor parallelism sums 2 messages of tokens·H a layer and direction (a recomputed forward is
+// one), experts exchange theirs and multiply less well, ranks that share out a sequence exchange
+// heads for tokens, FSDP gathers weights twice and scatters gradients once per micro-batch (what
+// compute does not hide), the others reduce gradients once per optimizer step: experts' over the
+// ranks that hold the same ones. An optimizer step ends with the rank that has most work. Memory
+// (§2.4): weights, gradients, Adam moments and masters by their sharding; activations of the
+// micro-batches in flight (Korthikanti et al. 2205.05198: 34·tokens·H a layer with attention
+// recomputed, 2 with everything); logits in f32, twice.
 // **Threads:** pure after construction. Seconds and bytes.
 // **Invariants:** more devices of one kind never hold more bytes each; parts add up to the whole.
 
@@ -33,7 +36,8 @@ struct TrainLayout {
   int tp = 1;
   int pp = 1;
   int dp = 1;
-  int ep = 1;              ///< ranks of dp that share out the experts
+  int cp = 1;              ///< ranks of dp that share out each sequence
+  int ep = 1;              ///< ranks of a stage that share out the experts
   int virtual_stages = 1;  ///< v of the interleaved schedule
   TrainSharding sharding = TrainSharding::kZero1;
   Recompute recompute = Recompute::kAttention;
@@ -41,8 +45,9 @@ struct TrainLayout {
   double gradient_bytes = 4;
   double optimizer_bytes = 12;               ///< a parameter; 0: frozen
   std::int64_t micro_batch_tokens = 16'384;  ///< most tokens of one pass on one dp rank
-  bool offload_optimizer = false;            ///< its bytes live in host memory
-  bool offload_idle = false;  ///< weights and moments go to host memory while others work
+  bool balanced = true;  ///< sequences go to ranks by their length; else one by one, in order
+  bool offload_optimizer = false;  ///< its bytes live in host memory
+  bool offload_idle = false;       ///< weights and moments go to host memory while others work
 
   int devices() const { return tp * pp * dp; }
 };
@@ -53,21 +58,23 @@ struct TrainWork {
   double squares = 0;  ///< Σ s²
   std::int64_t sequences = 0;
   std::int64_t optimizer_steps = 1;
+  double unevenness = 1;  ///< work of the rank that has most over that of all on average
 };
 
 /// Seconds, by cause.
 struct TrainTime {
   double compute = 0;
+  double memory = 0;  ///< activations written and read between matrices
   double bubble = 0;
-  double tensor_parallel = 0;
+  double tensor_parallel = 0;  ///< and what ranks of one sequence exchange
   double experts = 0;
   double data_parallel = 0;  ///< gradients, gathered weights that compute does not hide
   double optimizer = 0;
   double offload = 0;  ///< weights and moments that come from the host, and go back
   double host = 0;
   double total() const {
-    return compute + bubble + tensor_parallel + experts + data_parallel + optimizer + offload +
-           host;
+    return compute + memory + bubble + tensor_parallel + experts + data_parallel + optimizer +
+           offload + host;
   }
 };
 
@@ -100,7 +107,10 @@ class TrainCost {
             const Constants& constants);
   TrainTime passes(const TrainWork& work, bool backward) const;
   double flop_time(double tokens, double squares, bool backward) const;
+  double activation_time(double tokens, bool backward) const;
   double micro_batches(double tokens, double sequences) const;
+  double gradients_s() const;
+  double expert_parameters() const;
 
   ModelSpec model_;
   ModelSize size_;

@@ -18,10 +18,8 @@ result<PlannedRun> simulated(RoleTimes& times, const Found& found) {
   run.candidate = found.candidate;
   run.estimate = found.estimate;
   SimJob job = job_of(request, found.candidate);
-  const bool ahead = found.candidate.mode != SimMode::kSynchronous;
-  // The first steps of loops that run ahead begin with nothing under way.
-  const std::int64_t warm = ahead ? found.candidate.staleness + 1 : 0;
-  job.steps = warm + (ahead ? request.simulated_steps : 1);
+  const auto [all_steps, warm] = window_of(request, found.candidate);
+  job.steps = all_steps;
   // What was measured must not show how a run ends.
   job.pacing.ledger.steps_max = job.steps + found.candidate.staleness;
   SimulateOptions options;
@@ -172,6 +170,13 @@ bool has_experts(const PlanRequest& request) {
 }
 
 }  // namespace
+
+StepWindow window_of(const PlanRequest& request, const Candidate& candidate) {
+  if (candidate.mode == SimMode::kSynchronous) return {.steps = 1, .warm_up = 0};
+  // The first steps of loops that run ahead begin with nothing under way.
+  const std::int64_t warm_up = candidate.staleness + 1;
+  return {.steps = warm_up + request.simulated_steps, .warm_up = warm_up};
+}
 
 result<Plan> make_plan(const PlanRequest& request) {
   TROUPE_TRY_VOID(request.check());

@@ -55,6 +55,14 @@ struct Plan {
   std::uint64_t looked_at = 0;           ///< combinations that were estimated as a whole
 };
 
+/// Steps of a candidate that are simulated, and the first of them that its numbers leave out. What
+/// is written for `troupe simulate` says the same.
+struct StepWindow {
+  std::int64_t steps = 1;
+  std::int64_t warm_up = 0;
+};
+StepWindow window_of(const PlanRequest& request, const Candidate& candidate);
+
 /// kResourceExhausted when nothing fits: what is missing, and the nearest number of devices that
 /// would do.
 result<Plan> make_plan(const PlanRequest& request);

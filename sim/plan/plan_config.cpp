@@ -97,6 +97,9 @@ std::vector<std::string> overrides_of(const PlanRequest& request, const Candidat
     const double bytes = static_cast<double>(candidate.kv_tokens) * cost->kv_token_bytes();
     overrides.set(engine + "kv_cache_mb", static_cast<std::int64_t>(std::ceil(bytes / kMebibyte)));
   }
+  const StepWindow window = window_of(request, candidate);
+  overrides.set("simulation.steps", window.steps);
+  overrides.set("simulation.warm_up_steps", window.warm_up);
   overrides.set("simulation.device", device.name);
   overrides.set("simulation.kv_tokens", 0);
   overrides.set("simulation.expert_parallel_size", candidate.layouts[0].ep);

@@ -9,6 +9,11 @@
 #include <map>
 
 namespace troupe::sim {
+namespace {
+
+constexpr int kCountsMax = 4096;  ///< sizes of a set of devices
+
+}  // namespace
 
 std::string_view plan_role_name(PlanRole role) {
   constexpr std::string_view kNames[kPlanRoles] = {"policy", "rollout", "reference", "critic",
@@ -27,6 +32,15 @@ result<void> PlanRequest::check() const {
                   "plan: offer {} has {} devices on {} nodes of {}, wanted at least 1 device and "
                   "{} nodes",
                   offer.name, offer.devices, offer.nodes, offer.device.per_node, least);
+    if (offer.devices > kSimulatedDevicesMax)
+      return fail(ErrorCode::kInvalidArgument,
+                  "plan: offer {} has {} devices; the nearest possible is {}", offer.name,
+                  offer.devices, kSimulatedDevicesMax);
+    if (granularity > 0 && offer.devices / granularity > kCountsMax)
+      return fail(ErrorCode::kInvalidArgument,
+                  "plan: {} devices in steps of {} are more than {} sizes to look at; the nearest "
+                  "possible granularity is {}",
+                  offer.devices, granularity, kCountsMax, offer.devices / kCountsMax + 1);
   }
   if (modes.empty())
     return fail(ErrorCode::kInvalidArgument, "plan: no modes to choose from, wanted at least 1");

@@ -23,6 +23,9 @@ int domain_of(const DeviceSpec& device) {
   return device.nvlink_rate > 0 ? std::min(device.nvlink_domain, 64) : device.per_node;
 }
 
+/// Sizes of a set of whole nodes that are looked at by default, at most.
+constexpr int kNodeCounts = 64;
+
 std::vector<int> counts_of(const DeviceOffer& offer, int granularity) {
   std::vector<int> counts;
   if (granularity > 0) {
@@ -31,8 +34,12 @@ std::vector<int> counts_of(const DeviceOffer& offer, int granularity) {
   }
   for (const int power : powers_of_two(offer.device.per_node - 1))
     if (power <= offer.devices) counts.push_back(power);
-  for (int n = offer.device.per_node; n <= offer.devices; n += offer.device.per_node)
-    counts.push_back(n);
+  // Many nodes: in coarser steps, so that what is searched does not grow with the cluster.
+  int nodes_step = 1;
+  while (offer.devices / offer.device.per_node / nodes_step > kNodeCounts) nodes_step *= 2;
+  const int step = offer.device.per_node * nodes_step;
+  for (int n = offer.device.per_node; n < step && n <= offer.devices; n *= 2) counts.push_back(n);
+  for (int n = step; n <= offer.devices; n += step) counts.push_back(n);
   if (counts.empty() || counts.back() != offer.devices) counts.push_back(offer.devices);
   return counts;
 }

@@ -33,6 +33,7 @@ std::string update_bound(const RoleTimes& times, const Candidate& candidate) {
   const TrainTime time = cost->update(times.work().update);
   const std::pair<const char*, double> parts[] = {
       {"arithmetic", time.compute},
+      {"memory between matrices", time.memory},
       {"pipeline bubbles", time.bubble},
       {"tensor parallelism", time.tensor_parallel},
       {"exchange of experts", time.experts},

@@ -211,6 +211,7 @@ result<TrainLayout> train_layout(const Config& config, const std::string& sectio
   const std::string tokens = frozen ? "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu"
                                     : section + ".ppo_max_token_len_per_gpu";
   layout.micro_batch_tokens = config.get<std::int64_t>(tokens);
+  layout.balanced = config.get<bool>("trainer.balance_batch");
   const std::string model = section == "critic" ? "critic.model." : "actor_rollout_ref.model.";
   layout.recompute = config.get<bool>(model + "enable_gradient_checkpointing")
                          ? Recompute::kAll
@@ -269,6 +270,14 @@ result<SimRollout> rollout_of(const Config& config, const SimJob& job, std::size
       DecodeCost::create(job.policy.model, job.pools[pool].device, rollout.layout, job.constants);
   if (!cost) return config.refuse(key, "{}", cost.error().message);
   rollout.engine.kv_tokens = kv_pool(config, *cost);
+  const std::int64_t longest = config.get<std::int64_t>("data.max_prompt_length") +
+                               config.get<std::int64_t>("data.max_response_length");
+  if (const auto given = config.get<std::int64_t>("simulation.kv_tokens");
+      given > 0 && given < longest)
+    return config.refuse("simulation.kv_tokens",
+                         "holds no sample of {} tokens (data.max_prompt_length + "
+                         "data.max_response_length); the nearest possible is {}",
+                         longest, longest);
   return rollout;
 }
 

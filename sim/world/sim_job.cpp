@@ -62,6 +62,8 @@ result<void> check_declared(const SimJob& job) {
       {"checkpoints.every_steps", static_cast<double>(job.checkpoints.every_steps), 0},
       {"checkpoints.bytes", job.checkpoints.bytes, 0},
       {"checkpoints.rate", job.checkpoints.rate, 1},
+      {"controller.row_tokens", static_cast<double>(job.controller.row_tokens), 0},
+      {"controller.token_bytes", job.controller.token_bytes, 0},
   }));
   if (!job.environment) return {};
   const SimEnvironment& environment = *job.environment;

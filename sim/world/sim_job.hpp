@@ -114,6 +114,13 @@ struct SimEnvironment {
   int workers = 256;                ///< turns at a time
 };
 
+/// One process through which every batch goes to a trained role and back, padded to the longest
+/// possible row, as verl's controller has it: software, whose time does not shrink with devices.
+struct SimController {
+  std::int64_t row_tokens = 0;  ///< prompt and answer; 0: ranks hand rows on, which costs nothing
+  double token_bytes = 56;      ///< of all columns of a call: five of 8 bytes, four of 4
+};
+
 struct SimJob {
   std::uint64_t seed = 1;
   SimMode mode = SimMode::kSynchronous;
@@ -125,6 +132,7 @@ struct SimJob {
   std::optional<SimTrainedRole> critic{};
   SimRollout rollout{};
   SimReward reward{};
+  SimController controller{};
   /// Scores by a forward pass behind the rule's time; frozen. Beside training it needs devices that
   /// do not generate.
   std::optional<SimTrainedRole> reward_model{};
@@ -134,6 +142,9 @@ struct SimJob {
   std::int64_t epochs = 1;  ///< over the batch of a step
   /// Roles of different pools evaluate and learn at the same time; those of one take turns.
   bool side_by_side = false;
+  /// Weights go by whole tensors, as in a checkpoint: every device of the policy gathers all of
+  /// them and devices of engines keep their part. Else by the plan, from shard to shard.
+  bool whole_tensors = false;
   /// Moves of weights take what their busiest link needs for its bytes: a lower bound that costs
   /// nothing, for searches. Else flow by flow, max-min fair.
   bool quick_moves = false;

@@ -24,19 +24,48 @@ using runtime::value_or_throw;
 
 namespace {
 
-/// Prompt and answer together, as trained roles see them.
-TrainWork work_of(const Batch& batch) {
-  TrainWork work;
+/// Prompt and answer of each row together, as trained roles see them.
+std::vector<double> row_tokens(const Batch& batch) {
+  std::vector<double> tokens;
   const Column prompts = value_or_throw(batch.require(actors::column::kPrompts));
   const Column answers = value_or_throw(batch.require(actors::column::kResponses));
-  for (std::int64_t row = 0; row < batch.rows(); ++row) {
-    const auto tokens = static_cast<double>(tokens_in(prompts.row<std::int32_t>(row)) +
-                                            tokens_in(answers.row<std::int32_t>(row)));
+  for (std::int64_t row = 0; row < batch.rows(); ++row)
+    tokens.push_back(static_cast<double>(tokens_in(prompts.row<std::int32_t>(row)) +
+                                         tokens_in(answers.row<std::int32_t>(row))));
+  return tokens;
+}
+
+TrainWork work_of(const Batch& batch) {
+  TrainWork work{.sequences = batch.rows()};
+  for (const double tokens : row_tokens(batch)) {
     work.tokens += tokens;
     work.squares += tokens * tokens;
   }
-  work.sequences = batch.rows();
   return work;
+}
+
+/// Rows go to `ranks` one by one in order, `minibatch` of them at a time: work of the rank that has
+/// most, summed over mini-batches, over what it would be if all had the same.
+double unevenness_of(const std::vector<double>& rows, std::int64_t minibatch, int ranks,
+                     const ModelSpec& model) {
+  double most = 0;
+  double all = 0;
+  const auto count = static_cast<std::int64_t>(rows.size());
+  for (std::int64_t begin = 0; begin < count; begin += minibatch) {
+    const std::int64_t size = std::min(minibatch, count - begin);
+    double heaviest = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+      double work = 0;
+      for (std::int64_t i = rank; i < size; i += ranks) {
+        const double tokens = rows[static_cast<std::size_t>(begin + i)];
+        work += forward_flops(model, tokens, tokens * tokens);
+      }
+      heaviest = std::max(heaviest, work);
+      all += work;
+    }
+    most += heaviest;
+  }
+  return all > 0 ? most * ranks / all : 1;
 }
 
 void count_trained(const Batch& batch, WorldTotals& totals, RunTrace& trace) {
@@ -67,6 +96,7 @@ void add_parts(const TrainTime& time, const std::string& prefix, Metrics& metric
     metrics.add(prefix + part, span_s, Reduction::kSum);
   };
   add("compute_s", time.compute);
+  add("memory_s", time.memory);
   add("bubble_s", time.bubble);
   add("tensor_parallel_s", time.tensor_parallel);
   add("experts_s", time.experts);
@@ -142,6 +172,13 @@ task<std::vector<actors::EnvironmentAnswer>> SimWorld::Environment::turn(
 
 // ---- trained roles --------------------------------------------------------------------------
 
+task<void> SimWorld::hand_over(std::int64_t rows) {
+  const SimController& controller = job_.controller;
+  if (controller.row_tokens == 0) co_return;
+  const double bytes = static_cast<double>(rows * controller.row_tokens) * controller.token_bytes;
+  co_await runtime::sleep_for(to_duration(bytes / job_.constants[Constant::kControllerRate]));
+}
+
 task<TimePoint> SimWorld::take_turn(std::size_t pool, Duration span) {
   const TimePoint begin = std::max(clock().now(), free_at_[pool]);
   free_at_[pool] = begin + span;
@@ -189,6 +226,7 @@ task<double> SimWorld::Trained::train(double span_s) {
 
 task<Batch> SimWorld::Trained::log_probs(Batch batch) {
   const TrainWork work = work_of(batch);
+  co_await world_.hand_over(batch.rows());
   const TrainTime time = cost_.forward(work);
   world_.totals_.flops += forward_flops(role_.model, work.tokens, work.squares);
   const TimePoint begin = co_await world_.take_turn(role_.pool, to_duration(time.total()));
@@ -219,6 +257,11 @@ task<Metrics> SimWorld::Trained::update(Batch batch) {
   const SimJob& job = world_.job_;
   const std::int64_t minibatch = std::min(batch.rows(), job.minibatch_prompts * job.group_size);
   work.optimizer_steps = job.epochs * ((batch.rows() + minibatch - 1) / minibatch);
+  const TrainLayout& layout = role_.layout;
+  if (!layout.balanced)
+    work.unevenness =
+        unevenness_of(row_tokens(batch), minibatch, layout.dp / layout.cp, role_.model);
+  co_await world_.hand_over(batch.rows());
   work.tokens *= static_cast<double>(job.epochs);
   work.squares *= static_cast<double>(job.epochs);
   const TrainTime time = cost_.update(work);
@@ -229,7 +272,12 @@ task<Metrics> SimWorld::Trained::update(Batch batch) {
 }
 
 task<Metrics> SimWorld::Trained::accumulate(Batch part) {
-  const TrainWork work = work_of(part);
+  TrainWork work = work_of(part);
+  const TrainLayout& layout = role_.layout;
+  if (!layout.balanced)
+    work.unevenness =
+        unevenness_of(row_tokens(part), part.rows(), layout.dp / layout.cp, role_.model);
+  co_await world_.hand_over(part.rows());
   // Gradients are summed over copies, and applied, once: by `finish_step`.
   const double once = cost_.update(TrainWork{}).total();
   const double spent = co_await train(cost_.update(work).total() - once);

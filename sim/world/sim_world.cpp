@@ -256,6 +256,7 @@ task<Batch> SimWorld::Rollout::generate(Batch prompts, actors::SamplingOptions) 
                        .begin = begin,
                        .end = begin + to_duration(busy)});
   }
+  co_await world.hand_over(rows);
   const auto set = [&prompts](std::string_view name, Column column) {
     value_or_throw(prompts.set(std::string(name), std::move(column)));
   };

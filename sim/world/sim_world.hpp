@@ -226,6 +226,8 @@ class SimWorld : private ReplicaListener, private FlowListener {
   /// Keeps the trained roles' devices of a pool busy for `span`, behind who came before. When it
   /// began.
   runtime::task<TimePoint> take_turn(std::size_t pool, Duration span);
+  /// A batch of so many rows goes to a role and back, through the controller if there is one.
+  runtime::task<void> hand_over(std::int64_t rows);
   void log_phase(const SimTrainedRole& role, const std::string& name, const char* phase,
                  TimePoint begin);
 

@@ -3,10 +3,12 @@
 // Bytes of a weight move between pools of devices, by the real planner.
 //
 // A large cluster repeats itself: when both data-parallel copies and replicas divide into equal
-// parts of whole nodes, one part is planned and its flows are repeated for the others.
+// parts of whole nodes, one part is planned and its flows are repeated for the others. So does a
+// large model: layers of one kind and stage move alike, and so do the experts of a rank, so a few
+// of each are planned and their bytes counted as often as there are such.
 // **Threads:** pure.
-// **Invariants:** the bytes are those of `reshard::plan` for the rosters of both layouts, also when
-// only a part was planned (tests/sim/world compares them).
+// **Invariants:** the bytes by class are those of `reshard::plan` for the rosters of both layouts,
+// also when only a part was planned; those of a port to a few per cent (tests/sim/world).
 
 #include "sim/world/sim_job.hpp"
 
@@ -28,7 +30,8 @@ struct WeightTraffic {
   double local_bytes = 0;
   double node_bytes = 0;
   double network_bytes = 0;
-  int parts = 1;  ///< equal ones, of which one was planned
+  int parts = 1;      ///< equal ones, of which one was planned
+  bool thin = false;  ///< a few layers and experts of each kind stood for all
 };
 
 /// Number of the first device of `pool`, over all pools.
@@ -38,6 +41,10 @@ struct TrafficOptions {
   /// Ranks of both sides that are planned as a whole; more are cut into equal parts, if they can
   /// be.
   int ranks_whole = 256;
+  /// Operations, by a rough count, up to which every layer and expert is planned.
+  double operations_whole = 3e5;
+  std::int64_t layers_planned = 2;   ///< of each kind in each stage, else
+  std::int64_t experts_planned = 1;  ///< of each expert-parallel rank
 };
 
 /// From the policy's layout to the rollout engines'. Errors of the planner.

@@ -37,7 +37,10 @@ TEST(TrainCost, ComputeIsSixFlopsAParameterAndToken) {
   EXPECT_EQ(time.tensor_parallel, 0);
   EXPECT_EQ(time.data_parallel, 0);
   layout.recompute = Recompute::kAll;
-  EXPECT_NEAR(cost_of(spec, on, layout).update(kWork).compute, time.compute * 4 / 3,
+  // Layers once more; the head is not recomputed.
+  const double again = 2 * static_cast<double>(size_of(spec).active_layers()) * 1e6 +
+                       attention_flops_per_square(spec) * 1e6 * 2048;
+  EXPECT_NEAR(cost_of(spec, on, layout).update(kWork).compute, (flops + again) / rate,
               1e-9 * time.compute);
 }
 
@@ -47,10 +50,11 @@ TEST(TrainCost, BubblesAreThoseOf1F1BAndOfTheInterleavedSchedule) {
   layout.micro_batch_tokens = 26'000;  // 13 of 125 sequences a step: 10 micro-batches
   const TrainTime plain = cost_of(model("llama-7b"), device("h100"), layout).update(kWork);
   // (p−1)/(m+p−1) of the whole is (p−1)/m of the compute.
-  EXPECT_NEAR(plain.bubble / (plain.bubble + plain.compute), 3.0 / 13, 1e-9);
+  const double work = plain.compute + plain.memory;
+  EXPECT_NEAR(plain.bubble / (plain.bubble + work), 3.0 / 13, 1e-9);
   layout.virtual_stages = 2;
   const TrainTime finer = cost_of(model("llama-7b"), device("h100"), layout).update(kWork);
-  EXPECT_NEAR(finer.bubble / (finer.bubble + finer.compute), 3.0 / 23, 1e-9);
+  EXPECT_NEAR(finer.bubble / (finer.bubble + work), 3.0 / 23, 1e-9);
 }
 
 TEST(TrainCost, LongSequencesLeaveMicroBatchesEmpty) {
@@ -58,7 +62,7 @@ TEST(TrainCost, LongSequencesLeaveMicroBatchesEmpty) {
   layout.pp = 4;
   layout.micro_batch_tokens = 3'000;  // one sequence of 2,000 each
   const TrainTime time = cost_of(model("llama-7b"), device("h100"), layout).update(kWork);
-  EXPECT_NEAR(time.bubble / time.compute, 3.0 / 125, 1e-9);
+  EXPECT_NEAR(time.bubble / (time.compute + time.memory), 3.0 / 125, 1e-9);
 }
 
 TEST(TrainCost, WhatIsOffloadedCrossesPcieBothWays) {
@@ -152,8 +156,8 @@ TEST(TrainCost, LawsHoldForRandomLayouts) {
     const TrainTime forward = cost.forward(kWork);
     EXPECT_GT(update.total(), forward.total());
     EXPECT_NEAR(update.total(),
-                update.compute + update.bubble + update.tensor_parallel + update.experts +
-                    update.data_parallel + update.optimizer + update.host,
+                update.compute + update.memory + update.bubble + update.tensor_parallel +
+                    update.experts + update.data_parallel + update.optimizer + update.host,
                 1e-12 * update.total());
     TrainLayout wider = layout;
     wider.dp *= 2;
@@ -170,6 +174,46 @@ TEST(TrainCost, LawsHoldForRandomLayouts) {
     more.squares *= 2;
     EXPECT_GE(cost.update(more).total(), update.total());
   }
+}
+
+TEST(TrainCost, AnOptimizerStepEndsWithTheRankThatHasMostWork) {
+  TrainLayout layout;
+  layout.dp = 4;
+  const TrainCost cost = cost_of(model("llama-7b"), device("h100"), layout);
+  TrainWork uneven = kWork;
+  uneven.unevenness = 1.5;
+  EXPECT_NEAR(cost.update(uneven).compute, 1.5 * cost.update(kWork).compute, 1e-9);
+}
+
+TEST(TrainCost, RanksOfOneSequenceShareItsTokensAndExchangeHeads) {
+  TrainLayout layout;
+  layout.dp = 8;
+  const TrainTime whole = cost_of(model("llama-7b"), device("h100"), layout).update(kWork);
+  layout.cp = 4;
+  const TrainTime shared = cost_of(model("llama-7b"), device("h100"), layout).update(kWork);
+  EXPECT_NEAR(shared.compute, whole.compute, 1e-9 * whole.compute);
+  EXPECT_EQ(whole.tensor_parallel, 0);
+  EXPECT_GT(shared.tensor_parallel, 0);
+  layout.cp = 3;
+  const auto refused = TrainCost::create(model("llama-7b"), device("h100"), layout, Constants());
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("nearest"), std::string::npos);
+}
+
+TEST(TrainCost, ExpertsAreReducedOverTheRanksThatHoldTheSameOnes) {
+  const ModelSpec spec = model("qwen3-30b-a3b");
+  TrainLayout layout;
+  layout.dp = 8;
+  layout.ep = 8;  // every expert is on one rank: its gradients stay there
+  const TrainCost cost = cost_of(spec, device("h100"), layout);
+  const ModelSize size = size_of(spec);
+  const auto experts = static_cast<double>(size.expert_layers * size.experts * size.expert);
+  const double others = static_cast<double>(size.parameters) - experts;
+  const Fabric fabric(device("h100"), Constants());
+  const double wanted = fabric.gather(8, 4 * others, 1) + fabric.gather(8, 2 * others, 1);
+  EXPECT_NEAR(cost.update({.optimizer_steps = 1}).data_parallel, wanted, 1e-9 * wanted);
+  // Masters and moments of everything are shared out over all ranks.
+  EXPECT_NEAR(cost.memory(false).optimizer, 12 * static_cast<double>(size.parameters) / 8, 1);
 }
 
 }  // namespace

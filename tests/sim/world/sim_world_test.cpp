@@ -8,8 +8,10 @@
 #include "actors/loops/synchronous.hpp"
 #include "sim/catalogue/catalogue.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 
@@ -161,6 +163,85 @@ TEST(SimWorld, APartOfALargeClusterStandsForTheOthers) {
       }
     }
   }
+}
+
+TEST(SimWorld, AFewLayersAndExpertsStandForAllOfTheirKind) {
+  struct Case {
+    const char* model;
+    TrainLayout layout;
+    int tp;
+    int replicas;
+  };
+  for (const Case& tried : {Case{"moonlight-16b-a3b", {.pp = 2, .dp = 8, .ep = 8}, 2, 8},
+                            Case{"moonlight-16b-a3b", {.tp = 2, .pp = 2, .dp = 4, .ep = 4}, 4, 4},
+                            Case{"llama-7b", {.tp = 4, .pp = 2, .dp = 2}, 2, 8},
+                            Case{"llama-7b", {.dp = 16, .sharding = TrainSharding::kFsdp}, 4, 4}}) {
+    for (const bool together : {true, false}) {
+      SCOPED_TRACE(fmt::format("{} pp {} tp {}", tried.model, tried.layout.pp, tried.layout.tp));
+      SimJob job = small_job();
+      job.policy.model = *Catalogue::built_in().model(tried.model);
+      job.policy.layout = tried.layout;
+      job.rollout.layout.tp = tried.tp;
+      job.rollout.replicas = tried.replicas;
+      if (!together) {
+        job.pools.push_back(job.pools[0]);
+        job.rollout.pool = 1;
+      }
+      const auto whole = weight_traffic(job, {.operations_whole = 1e12});
+      const auto few = weight_traffic(job, {.operations_whole = 0});
+      ASSERT_TRUE(whole) << whole.error().to_string();
+      ASSERT_TRUE(few) << few.error().to_string();
+      EXPECT_FALSE(whole->thin);
+      EXPECT_TRUE(few->thin);
+      const double all = whole->local_bytes + whole->node_bytes + whole->network_bytes;
+      EXPECT_NEAR(few->local_bytes + few->node_bytes + few->network_bytes, all, 1e-9 * all);
+      EXPECT_NEAR(few->network_bytes, whole->network_bytes, 0.03 * all);
+      std::map<std::int32_t, double> in_whole, in_few, out_whole, out_few;
+      for (const TrafficFlow& flow : whole->flows) {
+        in_whole[flow.target] += flow.bytes;
+        out_whole[flow.source] += flow.bytes;
+      }
+      for (const TrafficFlow& flow : few->flows) {
+        in_few[flow.target] += flow.bytes;
+        out_few[flow.source] += flow.bytes;
+      }
+      double most_in = 0, most_out = 0;
+      for (const auto& [device, bytes] : in_whole) most_in = std::max(most_in, bytes);
+      for (const auto& [device, bytes] : out_whole) most_out = std::max(most_out, bytes);
+      for (const auto& [device, bytes] : in_whole)
+        EXPECT_NEAR(in_few[device], bytes, 0.05 * most_in) << "into " << device;
+      for (const auto& [device, bytes] : out_whole)
+        EXPECT_NEAR(out_few[device], bytes, 0.15 * most_out) << "out of " << device;
+    }
+  }
+}
+
+TEST(SimWorld, PaddedBatchesThroughOneControllerTakeTheSameTimeOnAnyNumberOfDevices) {
+  SimJob job = small_job();
+  const auto plain = run_step(job);
+  job.controller.row_tokens = 8192;
+  const auto padded = run_step(job);
+  ASSERT_TRUE(plain && padded);
+  const double bytes = 64.0 * 32 * 8192 * job.controller.token_bytes;
+  // Generation, log-probs and the update: three times there and back.
+  EXPECT_NEAR(padded->step_s - plain->step_s, 3 * bytes / job.constants[Constant::kControllerRate],
+              1e-6);
+}
+
+TEST(SimWorld, RowsThatGoToRanksInOrderWaitForTheHeaviest) {
+  SimJob job = small_job();
+  const auto even = run_step(job);
+  job.policy.layout.balanced = false;
+  const auto uneven = run_step(job);
+  ASSERT_TRUE(even && uneven);
+  EXPECT_GT(uneven->step_s, 1.02 * even->step_s);
+  // Rows of one length are even in any order.
+  job.answer_lengths.shape = FixedLength{700};
+  const auto fixed = run_step(job);
+  job.policy.layout.balanced = true;
+  const auto ordered = run_step(job);
+  ASSERT_TRUE(fixed && ordered);
+  EXPECT_NEAR(fixed->step_s, ordered->step_s, 1e-6);
 }
 
 TEST(SimWorld, RefusesJobsThatCannotBe) {
