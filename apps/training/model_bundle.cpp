@@ -35,11 +35,16 @@ result<ModelConfig> overridden_config(const std::filesystem::path& folder,
   return ModelConfig::from_json(fields.dump(), path.string() + " with override_config");
 }
 
-result<ChatTemplate> chat_template(const Tokenizer& tokenizer, const std::string& name) {
-  if (name == "llama3") return ChatTemplate::with_style(tokenizer, actors::ChatStyle::kLlama3);
-  if (name == "qwen") return ChatTemplate::with_style(tokenizer, actors::ChatStyle::kChatMl);
-  if (name == "plain") return ChatTemplate::with_style(tokenizer, actors::ChatStyle::kPlain);
-  return ChatTemplate::pick(tokenizer);
+result<ChatTemplate> chat_template(const Tokenizer& tokenizer, const ModelOptions& options) {
+  using actors::ChatStyle;
+  const std::string& name = options.chat_template;
+  const auto styled = [&](ChatStyle style) {
+    return ChatTemplate::with_style(tokenizer, style, options.chat);
+  };
+  if (name == "llama3") return styled(ChatStyle::kLlama3);
+  if (name == "qwen") return styled(ChatStyle::kChatMl);
+  if (name == "plain") return styled(ChatStyle::kPlain);
+  return ChatTemplate::pick(tokenizer, options.chat);
 }
 
 /// Weights that are not numbers would only show as samples that all fail.
@@ -81,7 +86,7 @@ result<std::unique_ptr<ModelBundle>> ModelBundle::open(const std::filesystem::pa
   TROUPE_TRY_VOID(check_finite(folder, weights));
   std::unique_ptr<ModelBundle> bundle(new ModelBundle(folder, tokenizer_folder, std::move(config),
                                                       std::move(weights), std::move(tokenizer)));
-  TROUPE_TRY(ChatTemplate chat, chat_template(bundle->tokenizer_, options.chat_template));
+  TROUPE_TRY(ChatTemplate chat, chat_template(bundle->tokenizer_, options));
   bundle->chat_ = std::make_unique<ChatTemplate>(std::move(chat));
 
   auto& stops = bundle->stop_ids_;

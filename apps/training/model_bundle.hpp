@@ -26,6 +26,7 @@ struct ModelOptions {
   std::uint64_t seed = 0;       ///< of random weights
   std::map<std::string, std::string> config_overrides;  ///< config.json fields, as YAML text
   std::string chat_template = "auto";                   ///< auto, llama3, qwen, plain
+  actors::ChatOptions chat = {};                        ///< of that template
   std::filesystem::path tokenizer_folder;               ///< empty: the model's
 };
 

@@ -39,6 +39,10 @@ void declare_data(Schema& s) {
   s.text("data.response_key", "response", "field that holds the answer of supervised rows");
   s.text("data.chat_template", "auto", "how messages become text; auto looks at the tokenizer")
       .one_of({"auto", "llama3", "qwen", "plain"});
+  s.optional_key("data.default_system", ValueType::kString,
+                 "system message where rows have none; null: the chat template's own");
+  s.boolean("data.apply_chat_template_kwargs.enable_thinking", true,
+            "false: answers begin with an empty think block");
   s.integer("data.max_prompt_length", 512, "tokens; longer prompts meet data.truncation")
       .within(between(1, kMostTokens));
   s.integer("data.max_response_length", 512, "tokens generated at most")

@@ -67,6 +67,9 @@ ModelOptions model_options(const Config& config) {
       config.get<std::string>("actor_rollout_ref.model.load_format") == "random";
   options.seed = run_seed(config);
   options.chat_template = config.get<std::string>("data.chat_template");
+  options.chat.default_system = config.get_optional<std::string>("data.default_system");
+  options.chat.empty_think_block =
+      !config.get<bool>("data.apply_chat_template_kwargs.enable_thinking");
   if (const auto folder =
           config.get_optional<std::string>("actor_rollout_ref.model.tokenizer_path"))
     options.tokenizer_folder = *folder;

@@ -15,6 +15,7 @@ namespace {
 struct GenerateOptions {
   std::string model;
   std::string prompt;
+  ModelOptions bundle;
   bool raw = false;
   std::int64_t samples = 1;
   actors::SamplingOptions sampling;
@@ -45,7 +46,7 @@ std::string up_to_stop(std::string text, std::span<const std::string> stops) {
 }
 
 result<void> generate(GenerateOptions options) {
-  TROUPE_TRY(const auto model, ModelBundle::open(options.model));
+  TROUPE_TRY(const auto model, ModelBundle::open(options.model, options.bundle));
   actors::EngineOptions engine_options;
   engine_options.token_bytes = [&model](std::int32_t id) {
     return model->tokenizer().token_bytes(id);
@@ -92,6 +93,10 @@ Command add_generate(CLI::App& app) {
   auto& sampling = options->sampling;
   command->add_option("model", options->model, "Hugging Face folder")->required();
   command->add_option("--prompt", options->prompt, "text of the user's message");
+  command->add_option("--system", options->bundle.chat.default_system,
+                      "system message; without, what the model's chat template has");
+  command->add_flag("--no-think", options->bundle.chat.empty_think_block,
+                    "the answer begins with an empty think block (Qwen3)");
   command->add_flag("--raw", options->raw, "continue the prompt as it is, without chat template");
   command->add_option("-n,--samples", options->samples, "samples")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1024}));
