@@ -65,9 +65,12 @@ result<sim::DeviceOffer> offer_of(const Config& config, const sim::Catalogue& ca
   offer.name = offer.device.name;
   const char* const end = count.data() + count.size();
   const auto [stop, problem] = std::from_chars(count.data(), end, offer.devices);
-  if (problem != std::errc() || stop != end || offer.devices < 1)
+  const bool too_many = problem == std::errc::result_out_of_range && !count.starts_with('-');
+  if (problem != std::errc() || stop != end || offer.devices < 1 ||
+      offer.devices > sim::kSimulatedDevicesMax)
     return fail(ErrorCode::kConfig,
-                "--gpus {}: {} is no number of devices; the nearest possible is 1", text, count);
+                "--gpus {}: {} is no number of devices; the nearest possible is {}", text, count,
+                too_many || offer.devices > 1 ? sim::kSimulatedDevicesMax : 1);
   return offer;
 }
 

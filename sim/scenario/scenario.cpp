@@ -193,7 +193,9 @@ result<void> read_work(const Config& config, const ScenarioRoles& roles, Scenari
   scenario.sampling = sample_keys(config);
   job.pacing = roles.pacing;
   job.steps = scenario.sampling.steps;
+  // What is reported must not show how a run ends: rollout goes on for steps beyond it.
   if (job.mode != SimMode::kSynchronous) job.steps += job.pacing.ledger.lead_max + 1;
+  job.pacing.ledger.steps_max = job.steps;
   job.side_by_side = config.get<bool>("simulation.side_by_side");
   job.prompts_per_step = config.get<std::int64_t>("data.train_batch_size");
   job.group_size = config.get<std::int64_t>("actor_rollout_ref.rollout.n");
@@ -237,6 +239,24 @@ std::vector<std::string> notes_of(const Config& config) {
   return notes;
 }
 
+/// A run that could be simulated in no time and memory that anyone has.
+result<void> check_size(const Config& config, const std::vector<RoleSet>& sets) {
+  std::int64_t devices = 0;
+  for (const RoleSet& set : sets) devices += set.devices;
+  if (devices > kSimulatedDevicesMax)
+    return config.refuse("trainer.nnodes", "makes {} devices; the nearest possible is {} in all",
+                         devices, kSimulatedDevicesMax);
+  const auto prompts = config.get<std::int64_t>("data.train_batch_size");
+  const auto group = config.get<std::int64_t>("actor_rollout_ref.rollout.n");
+  if (prompts > kSimulatedSamplesMax / group)
+    return config.refuse("data.train_batch_size",
+                         "of {} samples each is more than {} samples a step; the nearest possible "
+                         "is {}",
+                         group, kSimulatedSamplesMax,
+                         std::max<std::int64_t>(kSimulatedSamplesMax / group, 1));
+  return {};
+}
+
 }  // namespace
 
 result<RoleSet> parse_role_set(const std::string& text) {
@@ -268,6 +288,7 @@ result<Scenario> read_scenario(const Config& config, const ScenarioRoles& roles)
   SimJob& job = scenario.job;
   TROUPE_TRY(const Catalogue catalogue, read_catalogue(config));
   TROUPE_TRY(const std::vector<RoleSet> sets, sets_of(config, roles));
+  TROUPE_TRY_VOID(check_size(config, sets));
   TROUPE_TRY_VOID(read_work(config, roles, scenario));
   TROUPE_TRY(scenario.placement, place_sets(config, catalogue, sets, job));
   TROUPE_TRY_VOID(add_roles(config, catalogue, roles, sets, job));
