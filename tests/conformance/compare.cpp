@@ -44,19 +44,36 @@ Errors over_systems(const Results& results, Take take) {
   return errors_of(std::move(all));
 }
 
+/// A row's phases; the last ones are kept, since a fit asks for one after the other.
+class RowPhases {
+ public:
+  explicit RowPhases(const Row& row) : row_(row) {}
+  result<double> of(const std::string& phase, const Constants& constants) {
+    if (phases_.empty() || !(constants == constants_)) {
+      TROUPE_TRY(phases_, predict(row_, constants));
+      constants_ = constants;
+    }
+    return phases_.at(phase);
+  }
+
+ private:
+  const Row& row_;
+  Constants constants_;
+  std::map<std::string, double> phases_;
+};
+
 /// Constants with which the system's fit row comes out, from its published phases.
 result<sim::FittedConstants> fit_to(const System& system, const Row& row) {
   const Constants priors;
   TROUPE_TRY(const auto phases, predict(row, priors));
+  RowPhases known(row);
   std::vector<sim::Observation> observations;
   for (const auto& [phase, span] : phases)
-    observations.push_back(
-        {.name = phase,
-         .measured_s = row.measured.at(phase),
-         .predict = [&row, name = phase](const Constants& constants) -> result<double> {
-           TROUPE_TRY(const auto predicted, predict(row, constants));
-           return predicted.at(name);
-         }});
+    observations.push_back({.name = phase,
+                            .measured_s = row.measured.at(phase),
+                            .predict = [&known, name = phase](const Constants& constants) {
+                              return known.of(name, constants);
+                            }});
   return sim::fit(observations, system.constants, priors);
 }
 

@@ -8,7 +8,9 @@
 
 #include <cmath>
 #include <fstream>
+#include <map>
 #include <sstream>
+#include <string>
 
 namespace troupe::conformance {
 namespace {
@@ -44,12 +46,45 @@ TEST_F(Conformance, ThePageIsWhatTheCommandPrints) {
       << "docs/conformance.md is old: ninja conformance && tests/conformance > docs/conformance.md";
 }
 
-TEST_F(Conformance, DenseStepTimesKeepTheGoalOfPriors) {
-  for (const char* name : {"nemo-rl", "nemo-rl-0.4"}) {
+struct Bar {
+  const char* system;
+  double median;
+  double worst;
+};
+
+TEST_F(Conformance, StepTimesWithPriorsKeepTheGoalWhereLengthsWerePublished) {
+  for (const char* name : {"nemo-rl", "nemo-rl-moe", "nemo-rl-0.4"}) {
     const Errors errors = system(name).prior();
     EXPECT_LE(errors.median, 0.20) << name;
     EXPECT_LE(errors.worst, 0.40) << name;
   }
+  EXPECT_LE(results_.prior().median, 0.20);
+}
+
+void keeps(const Errors& errors, const Bar& bar) {
+  EXPECT_LE(errors.median, bar.median) << bar.system;
+  EXPECT_LE(errors.worst, bar.worst) << bar.system;
+}
+
+TEST_F(Conformance, StepTimesWithPriorsStayWhatTheyAre) {
+  for (const Bar& bar : {Bar{"nemo-rl", 0.08, 0.16}, Bar{"nemo-rl-moe", 0.18, 0.34},
+                         Bar{"nemo-rl-0.4", 0.17, 0.23}, Bar{"verl", 0.31, 0.68}})
+    keeps(system(bar.system).prior(), bar);
+}
+
+TEST_F(Conformance, RowsHeldOutOfAFitStayWhatTheyAre) {
+  for (const Bar& bar : {Bar{"nemo-rl", 0.11, 0.13}, Bar{"nemo-rl-moe", 0.18, 0.30},
+                         Bar{"nemo-rl-0.4", 0.16, 0.18}, Bar{"verl", 0.46, 0.67}})
+    keeps(system(bar.system).held_out(), bar);
+  EXPECT_LE(results_.held_out().median, 0.19);
+}
+
+TEST_F(Conformance, EveryFitMeetsTheRowItWasMadeFor) {
+  for (const SystemResult& one : results_.systems)
+    for (const Compared& phase : one.compared) {
+      if (!phase.fit_row || phase.phase != "step") continue;
+      EXPECT_NEAR(phase.fitted_s / phase.measured_s, 1, 0.05) << phase.row;
+    }
 }
 
 TEST_F(Conformance, FitsMoveAtMostSixConstants) {
@@ -70,11 +105,36 @@ TEST_F(Conformance, GenerationIsFastestAtThePublishedSizeAndSlowestAtTheLargest)
   }
 }
 
+TEST_F(Conformance, LessTensorParallelismGainsTwoFifthsOfWhatWasPublishedOrMore) {
+  for (const auto& [fact, spans] : results_.generation_tp)
+    EXPECT_GE(saved(spans, fact.best), 0.4 * fact.less) << fact.name;
+}
+
 TEST_F(Conformance, PlacementsRankAsPublishedUpToWhereThePageSaysOtherwise) {
   for (const auto& [fact, spans] : results_.placements) {
+    const std::string place = fact.model.name + " " + std::to_string(fact.gpus);
     const bool known_miss = fact.model.name == "llama-13b" && fact.gpus >= 96;
-    if (known_miss) continue;
-    EXPECT_TRUE(ties(spans, fact.best)) << fact.model.name << " " << fact.gpus;
+    if (!known_miss) {
+      EXPECT_TRUE(ties(spans, fact.best)) << place;
+      continue;
+    }
+    // What the models do say there: split is no more than 7 % behind, and has caught up on 128.
+    EXPECT_LE(spans.at("split"), (fact.gpus == 128 ? 1.02 : 1.07) * spans.at("colocate")) << place;
+  }
+}
+
+TEST_F(Conformance, SplitGainsOnColocationWithEveryStepToMoreDevices) {
+  std::map<std::string, std::map<int, double>> ratios;
+  for (const auto& [fact, spans] : results_.placements)
+    ratios[fact.model.name][fact.gpus] = spans.at("split") / spans.at("colocate");
+  for (const auto& [model, by_devices] : ratios)
+    EXPECT_LT(by_devices.rbegin()->second, by_devices.begin()->second) << model;
+}
+
+TEST_F(Conformance, RolloutsWithTailsTakeNoLessThanHalfOfWhatWasPublishedOrNearlySo) {
+  for (const auto& [fact, time] : results_.tails) {
+    EXPECT_GE(time.rollout_s, fact.rollout / 2.125) << fact.name;
+    EXPECT_LE(time.rollout_s, 1.2 * fact.rollout) << fact.name;
   }
 }
 

@@ -19,8 +19,10 @@ using sim::SimJob;
 
 namespace {
 
-/// Steps that a loop beside its rollout takes to its rhythm, and those that are looked at then.
-constexpr std::int64_t kWarmSteps = 2;
+/// Steps that a loop beside its rollout takes to its rhythm; then `kSteps` are looked at.
+std::int64_t warm_steps(sim::SimMode mode, const Row& row) {
+  return mode == sim::SimMode::kSynchronous ? 0 : row.lead + 1;
+}
 constexpr std::int64_t kSteps = 3;
 
 result<sim::Recompute> recompute_of(const std::string& name) {
@@ -67,13 +69,17 @@ result<double> mean_from_log_probs(const Row& row, const SimJob& job) {
   const double wanted = row.measured.at("old_log_prob");
   TROUPE_TRY(const sim::TrainCost cost,
              sim::TrainCost::create(row.model, row.device, job.policy.layout, job.constants));
+  const double handed_over = static_cast<double>(row.prompts * row.group * row.padded) *
+                             job.controller.token_bytes /
+                             job.constants[sim::Constant::kControllerRate];
   double low = 16;
   double high = static_cast<double>(row.cap) * 0.98;
   for (int i = 0; i < 40; ++i) {
     const double middle = std::sqrt(low * high);
     TROUPE_TRY(const auto options, answers(middle, row.sigma, row.cap));
     TROUPE_TRY(const auto lengths, sim::LengthModel::create(options));
-    (cost.forward(work_of(row, lengths)).total() < wanted ? low : high) = middle;
+    const double span = cost.forward(work_of(row, lengths)).total() + handed_over;
+    (span < wanted ? low : high) = middle;
   }
   return std::sqrt(low * high);
 }
@@ -115,7 +121,7 @@ result<SimJob> job_of(const Row& row, const Constants& constants) {
   SimJob job;
   job.constants = constants;
   TROUPE_TRY(job.mode, sim::sim_mode_from_name(row.mode));
-  job.steps = job.mode == sim::SimMode::kSynchronous ? 1 : kWarmSteps + kSteps;
+  job.steps = warm_steps(job.mode, row) + (job.mode == sim::SimMode::kSynchronous ? 1 : kSteps);
   job.pools = {{.name = "trainer", .device = row.device, .devices = row.gpus}};
   if (row.rollout_gpus > 0)
     job.pools.push_back({.name = "engines", .device = row.device, .devices = row.rollout_gpus});
@@ -124,8 +130,10 @@ result<SimJob> job_of(const Row& row, const Constants& constants) {
   layout.tp = row.tp;
   layout.pp = row.pp;
   layout.ep = row.ep;
-  layout.dp = row.gpus / (row.tp * row.pp);  // context-parallel ranks share out tokens, too
-  layout.micro_batch_tokens = row.micro_tokens * row.cp;
+  layout.dp = row.gpus / (row.tp * row.pp);
+  layout.cp = row.cp;
+  layout.micro_batch_tokens = row.micro_tokens;
+  layout.balanced = row.balanced;
   layout.offload_idle = row.offload && row.rollout_gpus == 0;
   TROUPE_TRY(layout.recompute, recompute_of(row.recompute));
   TROUPE_TRY(layout.sharding, sharding_of(row.sharding));
@@ -139,6 +147,10 @@ result<SimJob> job_of(const Row& row, const Constants& constants) {
   job.rollout.layout.sleeps = true;
   job.rollout.replicas = (row.rollout_gpus > 0 ? row.rollout_gpus : row.gpus) / row.gen_tp;
   job.rollout.engine.sequences_max = row.sequences_max;
+  job.controller.row_tokens = row.padded;
+  job.pacing.ledger.lead_max = row.lead;
+  job.quick_moves = true;
+  job.whole_tensors = row.whole_tensors;
   job.prompts_per_step = row.prompts;
   job.group_size = row.group;
   job.minibatch_prompts = row.minibatch;
@@ -151,56 +163,14 @@ result<SimJob> job_of(const Row& row, const Constants& constants) {
   return job;
 }
 
-namespace {
-
-/// A synchronous step from its parts, without the loop: batches of thousands of long samples take
-/// it long. Weights that move between shards of one node are left out; they take under a second.
-result<std::map<std::string, double>> composed(const Row& row, const SimJob& job) {
-  TROUPE_TRY(const auto lengths, sim::LengthModel::create(job.answer_lengths));
-  TROUPE_TRY(const auto train,
-             sim::TrainCost::create(row.model, row.device, job.policy.layout, job.constants));
-  TROUPE_TRY(const auto decode,
-             sim::DecodeCost::create(row.model, row.device, job.rollout.layout, job.constants));
-  const std::int64_t samples = row.prompts * row.group;
-  std::vector<std::vector<sim::SimSequence>> by_engine(
-      static_cast<std::size_t>(job.rollout.replicas));
-  sim::TrainWork work{.sequences = samples};
-  for (std::int64_t i = 0; i < samples; ++i) {
-    const auto prompt = static_cast<std::uint64_t>(i / row.group);
-    const std::int64_t length =
-        lengths.draw(job.seed, 1, prompt, static_cast<std::uint32_t>(i % row.group));
-    const auto tokens = static_cast<double>(row.prompt + length);
-    work.tokens += tokens;
-    work.squares += tokens * tokens;
-    by_engine[static_cast<std::size_t>(i * job.rollout.replicas / samples)].push_back(
-        {.id = static_cast<std::uint64_t>(i + 1),
-         .group = prompt,
-         .prompt = row.prompt,
-         .length = length});
-  }
-  Generation run;
-  TROUPE_TRY_VOID(run.run(decode, job.rollout.engine, by_engine));
-  const double old_log_prob = train.forward(work).total();
-  work.optimizer_steps = row.prompts / row.minibatch;
-  const double update = train.update(work).total();
-  const double generate = run.ends_s.back();
-  const double step = generate + old_log_prob + update +
-                      job.constants[sim::Constant::kTransitionHost] +
-                      job.constants[sim::Constant::kIterationHost];
-  return std::map<std::string, double>{{"gen", generate}, {"update_actor", update}, {"step", step}};
-}
-
-}  // namespace
-
 result<std::map<std::string, double>> predict(const Row& row, const Constants& constants) {
   TROUPE_TRY(const SimJob job, job_of(row, constants));
-  if (row.mean == 0) return composed(row, job);
   TROUPE_TRY(const sim::SimOutcome run, sim::simulate(job, {.keep_phases = false}));
-  const std::size_t warm =
-      job.mode == sim::SimMode::kSynchronous ? 0 : static_cast<std::size_t>(kWarmSteps);
+  const auto warm = static_cast<std::size_t>(warm_steps(job.mode, row));
   const auto looked_at = static_cast<double>(run.steps.size() - warm);
   std::map<std::string, double> predicted;
   for (const auto& [phase, measured] : row.measured) {
+    if (row.mean == 0 && phase == "old_log_prob") continue;  // lengths were taken from it
     double sum = 0;
     for (std::size_t i = warm; i < run.steps.size(); ++i) {
       const sim::SimStep& step = run.steps[i];
@@ -242,32 +212,39 @@ result<double> predict(const Transition& transition, const Constants& constants)
 result<std::map<int, double>> predict(const GenerationTp& generation, const Constants& constants) {
   TROUPE_TRY(const auto device, sim::Catalogue::built_in().device("a100-80g-hybridflow"));
   const int gpus = 16;
-  const std::int64_t prompts = 1024;
   const std::int64_t tokens = 1024;
-  const sim::TrainLayout layout{.tp = 8, .dp = gpus / 8};
+  SimJob job;
+  job.constants = of_2024(constants);
+  job.pools = {{.name = "all", .device = device, .devices = gpus}};
+  job.policy.model = generation.model;
+  job.policy.layout.tp = 8;
+  job.policy.layout.dp = gpus / 8;
+  job.policy.layout.micro_batch_tokens = 4 * tokens;
+  job.critic = job.reference = job.reward_model = job.policy;
+  job.prompts_per_step = 1024;
+  job.group_size = 1;
+  job.minibatch_prompts = 128;
+  job.prompt_lengths.shape = job.answer_lengths.shape = sim::FixedLength{tokens};
+  job.answer_lengths.tokens_max = tokens;
+  job.quick_moves = true;
+  job.rollout.layout.captured.clear();
+  job.rollout.layout.sleeps = true;
   TROUPE_TRY(const auto trained,
-             sim::TrainCost::create(generation.model, device, layout, constants));
+             sim::TrainCost::create(generation.model, device, job.policy.layout, job.constants));
+  // Actor and critic keep weights and moments, reference and reward model their weights.
   const sim::TrainMemory learns = trained.memory(false);
-  const double frozen = trained.memory(true).weights;
+  job.rollout.layout.reserved_bytes =
+      2 * (learns.weights + learns.optimizer) + 2 * trained.memory(true).weights;
   std::map<int, double> spans;
   for (const int tp : generation.sizes) {
-    // Actor and critic keep weights and moments, reference and reward model their weights.
-    sim::EngineLayout engine;
-    engine.tp = tp;
-    engine.captured.clear();
-    engine.reserved_bytes = 2 * (learns.weights + learns.optimizer) + 2 * frozen;
-    TROUPE_TRY(const auto cost,
-               sim::DecodeCost::create(generation.model, device, engine, of_2024(constants)));
+    job.rollout.layout.tp = tp;
+    job.rollout.replicas = gpus / tp;
+    TROUPE_TRY(const auto cost, sim::DecodeCost::create(generation.model, device,
+                                                        job.rollout.layout, job.constants));
     const result<std::int64_t> room = cost.kv_tokens();
     if (!room || *room < 2 * tokens) continue;
-    std::vector<sim::SimSequence> sequences;
-    for (std::int64_t i = 0; i < prompts * tp / gpus; ++i) {
-      const auto id = static_cast<std::uint64_t>(i + 1);
-      sequences.push_back({.id = id, .group = id, .prompt = tokens, .length = tokens});
-    }
-    Generation run;
-    TROUPE_TRY_VOID(run.run(cost, {}, {std::move(sequences)}));
-    spans[tp] = run.ends_s.back();
+    TROUPE_TRY(const sim::SimOutcome run, sim::simulate(job, {.keep_phases = false}));
+    spans[tp] = run.steps.front().phases_s.at("gen");
   }
   return spans;
 }

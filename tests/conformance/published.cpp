@@ -83,7 +83,9 @@ Row read_row(Entry& entry) {
                                                          {"mean", row.mean},
                                                          {"cap", row.cap},
                                                          {"micro_tokens", row.micro_tokens},
-                                                         {"sequences_max", row.sequences_max}};
+                                                         {"sequences_max", row.sequences_max},
+                                                         {"padded", row.padded},
+                                                         {"lead", row.lead}};
   for (const auto& [field, into] : sizes) entry.require(field, into);
   entry.require("sigma", row.sigma);
   entry.require("memory_share", row.memory_share);
@@ -91,6 +93,8 @@ Row read_row(Entry& entry) {
   entry.require("sharding", row.sharding);
   entry.require("reference", row.reference);
   entry.require("offload", row.offload);
+  entry.require("balanced", row.balanced);
+  entry.require("whole_tensors", row.whole_tensors);
   entry.require("measured", row.measured);
   entry.finish();
   return row;

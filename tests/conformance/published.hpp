@@ -36,10 +36,10 @@ struct Row {
   std::string mode{};
   int gpus = 0, rollout_gpus = 0, gen_tp = 1, tp = 1, pp = 1, cp = 1, ep = 1;
   std::int64_t prompts = 0, group = 0, minibatch = 0, prompt = 0, mean = 0, cap = 0;
-  std::int64_t micro_tokens = 0, sequences_max = 0;
+  std::int64_t micro_tokens = 0, sequences_max = 0, padded = 0, lead = 0;
   double sigma = 0, memory_share = 0;
   std::string recompute{}, sharding{};
-  bool reference = false, offload = false;
+  bool reference = false, offload = false, balanced = true, whole_tensors = false;
   std::map<std::string, double> measured{};  ///< seconds by phase
 };
 
