@@ -92,6 +92,8 @@ void declare_training(Schema& s, const std::string& at, double lr, std::int64_t 
   s.integer(at + ".ppo_max_token_len_per_gpu", token_budget,
             "tokens of one micro-batch, a hard cap")
       .within(between(1, kMostTokens));
+  s.boolean(at + ".use_prefix_grouper", true,
+            "samples of a prompt are trained behind one copy of it; the same up to rounding");
   s.boolean(at + ".shuffle", false, "new order of samples in each pass");
   const std::string packed =
       "micro-batches are always filled by tokens; write " + at + ".ppo_max_token_len_per_gpu";

@@ -170,6 +170,7 @@ result<actors::TrainEngineOptions> train_engine_options(const Config& config,
   optimizer.lr_min_ratio = config.get<double>(at + "min_lr_ratio");
   engine.micro_batch_tokens_max = config.get<std::int64_t>(
       section + (section == "sft" ? ".max_token_len_per_gpu" : ".ppo_max_token_len_per_gpu"));
+  if (section != "sft") engine.share_prompts = config.get<bool>(section + ".use_prefix_grouper");
   engine.recompute = config.get<bool>(
       section == "critic" ? "critic.model.enable_gradient_checkpointing"
                           : "actor_rollout_ref.model.enable_gradient_checkpointing");
