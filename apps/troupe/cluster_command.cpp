@@ -52,7 +52,7 @@ void add_cluster_options(CLI::App& command, ClusterOptions& options, bool with_j
                      "host:port of the head; default TROUPE_ADDRESS or STATE/address");
   add_credential_options(command, options.access);
   command.add_option("--timeout", options.timeout_s, "seconds for the whole command")
-      ->check(CLI::Range(0.001, 86400.0))
+      ->check(number_within(0.001, 86400.0))
       ->capture_default_str();
   if (with_json) command.add_flag("--json", options.json, "print JSON");
 }

@@ -36,7 +36,10 @@ int make(const CertOptions& options) {
   for (const char* own : {"localhost", "127.0.0.1", "::1"}) hosts.emplace_back(own);
   const auto made = runtime::make_certificate(options.out, options.name, hosts,
                                               options.days > 0 ? options.days : 365);
-  if (!made) return exit_with(made.error());
+  if (!made) {
+    const bool wrong_words = made.error().code == ErrorCode::kInvalidArgument;
+    return wrong_words ? exit_usage(made.error()) : exit_with(made.error());
+  }
   fmt::print("{}\n{}\n", made->certificate, made->key);
   return kExitDone;
 }

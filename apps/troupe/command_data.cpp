@@ -59,7 +59,9 @@ result<void> make_data(DataOptions options) {
     TROUPE_TRY(actors::TaskRows rows, make_guesses(options));
     return save_rows(options.folder, std::move(rows));
   }
-  TROUPE_TRY(options.make.kind, actors::task_kind_from_name(options.task));
+  auto kind = actors::task_kind_from_name(options.task);
+  if (!kind) return fail(ErrorCode::kNotFound, "{}, or {}", kind.error().message, kGuess);
+  options.make.kind = *kind;
   if (options.make.kind == actors::TaskKind::kCountdown && options.make.value_min == 0)
     options.make.value_min = 1;
   TROUPE_TRY(actors::TaskRows rows, actors::make_task_rows(options.make));

@@ -3,11 +3,13 @@
 #include "placement/placement_service.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/cluster/head.hpp"
+#include "runtime/link/dialler.hpp"
 #include "runtime/link/token_file.hpp"
 
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <string>
 
@@ -44,6 +46,14 @@ result<runtime::LinkOptions> head_link(const HeadCommandOptions& options, const 
   return link;
 }
 
+/// Refuses what `LinkHub::listen` would, before a folder, a token and a ledger are made for it.
+result<void> may_listen(const placement::AccessOptions& access, const ListenAddress& listen) {
+  const char* tls = std::getenv("TROUPE_TLS");
+  const bool with_tls = !access.tls.empty() || (tls != nullptr && *tls != '\0');
+  if (with_tls || access.trusted_network) return {};
+  return runtime::check_loopback({listen.host, listen.port});
+}
+
 /// What others dial; commands of this host, if nothing else is said.
 std::string dialled(ListenAddress address, const std::string& announce) {
   if (!announce.empty()) address.host = announce;
@@ -55,6 +65,7 @@ std::string dialled(ListenAddress address, const std::string& announce) {
 result<int> run_head(const HeadCommandOptions& options, const std::atomic<bool>& stop) {
   TROUPE_TRY(const auto listen,
              placement::parse_listen(options.listen, {.host = "127.0.0.1", .port = kHeadPort}));
+  TROUPE_TRY_VOID(may_listen(options.access, listen));
   TROUPE_TRY(HeadState state, HeadState::take(placement::state_folder(options.access)));
   TROUPE_TRY(auto link, head_link(options, listen.host));
   runtime::ActorSystem system;

@@ -4,9 +4,13 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <exception>
+#include <iostream>
 #include <set>
 #include <string>
 #include <utility>
@@ -28,6 +32,14 @@ log::Level to_level(const std::string& name) {
   if (name == "debug") return log::Level::kDebug;
   if (name == "warn") return log::Level::kWarn;
   return name == "error" ? log::Level::kError : log::Level::kInfo;
+}
+
+/// Full disks and closed pipes show when the last bytes go out.
+int flushed(int code) {
+  std::cout.flush();
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good()) return code;
+  fmt::print(stderr, "troupe: standard output: cannot write: {}\n", std::strerror(errno));
+  return code == kExitDone ? kExitFailed : code;
 }
 
 int run(int argument_count, char** arguments, const std::vector<AddCommand>& adders) {
@@ -52,7 +64,7 @@ int run(int argument_count, char** arguments, const std::vector<AddCommand>& add
     return kExitUsage;
   } catch (const CLI::ParseError& error) {
     const int code = app.exit(error);
-    return code == 0 ? kExitDone : kExitUsage;
+    return flushed(code == 0 ? kExitDone : kExitUsage);
   }
   log::set_up(to_level(level));
   static const std::set<std::string> kStoppable{"train", "sft", "head", "node"};
@@ -62,12 +74,23 @@ int run(int argument_count, char** arguments, const std::vector<AddCommand>& add
       std::signal(SIGINT, on_signal);
       std::signal(SIGTERM, on_signal);
     }
-    return command();
+    return flushed(command());
   }
   return kExitUsage;
 }
 
 }  // namespace
+
+CLI::Validator number_within(double low, double high) {
+  return CLI::Validator(
+      [low, high](const std::string& text) {
+        double value = 0;
+        const bool is_number = CLI::detail::lexical_cast(text, value) && !std::isnan(value);
+        if (is_number && value >= low && value <= high) return std::string();
+        return fmt::format("'{}' is not a number from {} to {}", text, low, high);
+      },
+      fmt::format("{} to {}", low, high));
+}
 
 int exit_usage(const Error& error) {
   fmt::print(stderr, "troupe: {}\n", error.to_report());

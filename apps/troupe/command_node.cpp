@@ -2,6 +2,7 @@
 #include "placement/host_node.hpp"
 #include "placement/node_reservation_service.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/cluster/cgroup.hpp"
 #include "runtime/cluster/lanes.hpp"
 #include "runtime/cluster/node_agent.hpp"
 #include "runtime/group/rank_launcher.hpp"
@@ -162,8 +163,10 @@ result<runtime::ListenAddress> listen_address(const NodeCommandOptions& options,
   return placement::parse_listen(options.listen, {.host = host, .port = 0});
 }
 
-/// Wrong tokens, certificates and names show at once; a head that is only away does not.
-result<void> try_head(runtime::LinkHub& hub, const std::string& head, Deadline deadline) {
+/// Wrong tokens, certificates and names show at once; a head that is only away does not: then what
+/// was in the way is returned.
+result<std::optional<Error>> try_head(runtime::LinkHub& hub, const std::string& head,
+                                      Deadline deadline) {
   class Nothing final : public runtime::ChannelService {
    public:
     void on_request(runtime::Channel&, std::string_view, std::span<const std::byte>, Deadline,
@@ -175,24 +178,38 @@ result<void> try_head(runtime::LinkHub& hub, const std::string& head, Deadline d
   if (channel) {
     (*channel)->close(
         Error{.code = ErrorCode::kCancelled, .message = "only looked", .origin = {}, .causes = {}});
-    return {};
+    return std::optional<Error>{};
   }
   const ErrorCode code = channel.error().code;
-  if (code == ErrorCode::kIo || code == ErrorCode::kDeadline) return {};
+  if (code == ErrorCode::kIo || code == ErrorCode::kDeadline)
+    return std::optional<Error>(channel.error());
   return fail(channel.error());
+}
+
+/// Ranks shall run in groups below `folder`: one is made and removed to see that they can.
+result<void> check_cgroup(const std::string& folder) {
+  if (folder.empty()) return {};
+  const auto made = runtime::ChildCgroup::create(folder, fmt::format("troupe-probe-{}", ::getpid()),
+                                                 std::nullopt);
+  if (!made) return fail(ErrorCode::kConfig, "--cgroup {}: {}", folder, made.error().message);
+  if (::access((*made)->procs_file().c_str(), F_OK) != 0)
+    return fail(ErrorCode::kConfig, "--cgroup {}: no folder of cgroup v2 (no cgroup.procs in it)",
+                folder);
+  return {};
 }
 
 result<int> run_node(const NodeCommandOptions& options, const std::atomic<bool>& stop) {
   TROUPE_TRY(const auto access, placement::resolve_access(options.cluster.access));
   const std::string name = options.name.empty() ? host_name() : options.name;
   TROUPE_TRY(const auto inventory, discover(options));
+  TROUPE_TRY_VOID(check_cgroup(options.cgroup));
   TROUPE_TRY(const auto listen, listen_address(options, access.address));
   const std::string& reached = options.announce.empty() ? listen.host : options.announce;
   TROUPE_TRY(auto link, access.listening_link({runtime::PeerRole::kNode, name}, reached));
   runtime::ActorSystem system;
   TROUPE_TRY(const auto hub, runtime::LinkHub::open(system, std::move(link)));
   const Deadline join_by = Deadline::in(to_duration(options.join_within_s));
-  TROUPE_TRY_VOID(try_head(*hub, access.address, join_by));
+  TROUPE_TRY(const std::optional<Error> away, try_head(*hub, access.address, join_by));
   NodeServices services;
   TROUPE_TRY_VOID(services.open(system, inventory, name));
   NodeAgentOptions agent_options;
@@ -227,8 +244,9 @@ result<int> run_node(const NodeCommandOptions& options, const std::atomic<bool>&
   };
   if (!joined && !stop) {
     services.set_agent(nullptr);
-    return fail(ErrorCode::kDeadline, "node {}: the head at {} did not take it on in {} s", name,
-                access.address, options.join_within_s);
+    return fail(ErrorCode::kDeadline, "node {}: the head at {} did not take it on in {} s{}", name,
+                access.address, options.join_within_s,
+                away ? fmt::format("; at first: {}", away->to_string()) : "");
   }
   TROUPE_TRY_VOID(leave(agent->wait_stop([&] { return stop.load(); })));
   return kExitDone;
@@ -252,20 +270,20 @@ Command add_node(CLI::App& app, const std::atomic<bool>& stop) {
                    "offer this many simulated devices instead of the GPUs found")
       ->check(CLI::Range(0, 1024));
   command->add_option("--device-memory-gb", options->device_memory_gb, "of a simulated device")
-      ->check(CLI::Range(0.001, 1e6))
+      ->check(number_within(0.001, 1e6))
       ->capture_default_str();
   command->add_option("--cpus", options->cpus, "offer this many instead of the cores found")
-      ->check(CLI::Range(0.001, 16384.0));
+      ->check(number_within(0.001, 16384.0));
   command->add_option("--memory-gb", options->memory_gb, "offer this much instead of that found")
-      ->check(CLI::Range(0.001, 1e6));
+      ->check(number_within(0.001, 1e6));
   command->add_option("--topology", options->topology, "JSON file; see docs/node_agent.md");
   command->add_option("--label", options->labels, "NAME=VALUE, for selectors; also `rack`");
   command->add_option("--cgroup", options->cgroup, "cgroup v2 folder under which ranks run");
   command->add_option("--join-within", options->join_within_s, "seconds for the first registration")
-      ->check(CLI::Range(0.001, 1e7))
+      ->check(number_within(0.001, 1e7))
       ->capture_default_str();
   command->add_option("--grace", options->grace_s, "seconds for ranks to end when it stops")
-      ->check(CLI::Range(0.0, 3600.0))
+      ->check(number_within(0.0, 3600.0))
       ->capture_default_str();
   return [options, &stop]() -> int {
     const auto code = run_node(*options, stop);

@@ -63,4 +63,7 @@ struct ConfigWords {
 /// At most one word may be a file; kConfig names a word that is neither.
 result<ConfigWords> sort_words(std::span<const std::string> words);
 
+/// A number in [low, high]; unlike CLI::Range it refuses NaN.
+CLI::Validator number_within(double low, double high);
+
 }  // namespace troupe::apps

@@ -302,17 +302,23 @@ void Dialler::dial(HostPort address, Deadline deadline, Connected connected) {
   state_->bell->ring();
 }
 
-result<int> open_listener(const HostPort& address, bool only_loopback) {
+result<void> check_loopback(const HostPort& address) {
   TROUPE_TRY(const Addresses addresses, look_up(address, AI_PASSIVE));
-  if (only_loopback) {
-    for (const addrinfo* one = addresses.get(); one != nullptr; one = one->ai_next) {
-      if (!is_loopback(one->ai_addr))
-        return fail(ErrorCode::kConfig,
-                    "{}:{}: listening beyond loopback needs a join token and TLS, or an insecure "
-                    "network declared as trusted",
-                    address.host, address.port);
-    }
+  for (const addrinfo* one = addresses.get(); one != nullptr; one = one->ai_next) {
+    if (!is_loopback(one->ai_addr))
+      return fail(ErrorCode::kConfig,
+                  "{}:{}: listening beyond loopback needs a join token and TLS, or an insecure "
+                  "network declared as trusted",
+                  address.host, address.port);
   }
+  return {};
+}
+
+result<int> open_listener(const HostPort& address, bool only_loopback) {
+  if (only_loopback) {
+    TROUPE_TRY_VOID(check_loopback(address));
+  }
+  TROUPE_TRY(const Addresses addresses, look_up(address, AI_PASSIVE));
   constexpr int kBacklog = 1024;
   int reason = EADDRNOTAVAIL;
   for (const addrinfo* one = addresses.get(); one != nullptr; one = one->ai_next) {

@@ -44,8 +44,10 @@ class Dialler {
   std::unique_ptr<State> state_;
 };
 
-/// A listening socket; kIo when it cannot be bound. With `only_loopback` a host that has another
-/// address is refused (kConfig).
+/// kConfig for a host that has an address beyond this machine.
+result<void> check_loopback(const HostPort& address);
+/// A listening socket; kIo when it cannot be bound. With `only_loopback` after
+/// `check_loopback`.
 result<int> open_listener(const HostPort& address, bool only_loopback);
 /// The port that a listening socket got.
 result<std::uint16_t> port_of(int descriptor);

@@ -9,6 +9,8 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdlib>
+#include <filesystem>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -125,7 +127,11 @@ TEST(ClusterCommands, BadRequestsHaveAnErrorAndAnExitCodeOfTheirOwn) {
          {{"head", "--listen", "127.0.0.1:nine"}, 2, "nine"},
          {{"head", "--listen", "0.0.0.0:0"}, 2, "loopback"},
          {{"node", "--label", "rack"}, 2, ""},
+         {{"status", "--timeout", "nan"}, 2, "'nan' is not a number from 0.001"},
+         {{"node", "--memory-gb", "-nan"}, 2, "is not a number from 0.001"},
          {{"frobnicate"}, 2, "frobnicate"}});
+  EXPECT_FALSE(std::filesystem::exists(cluster.folder() / "state"))
+      << "who is refused leaves nothing";
   Process& head = cluster.start_head();
   check({{{"explain", "ghost"}, 1, "ghost"},
          {{"explain", "77"}, 1, "77"},
@@ -137,6 +143,14 @@ TEST(ClusterCommands, BadRequestsHaveAnErrorAndAnExitCodeOfTheirOwn) {
          {{"head", "--listen", "127.0.0.1:0"},
           1,
           "a head runs on this folder, process " + std::to_string(head.pid())}});
+}
+
+TEST(ClusterCommands, OutputThatCannotBeWrittenFailsTheCommand) {
+  for (const std::string words : {"--version", "simulate --catalogue", "head --help"}) {
+    const int status = std::system(
+        (std::string(testing::troupe_program()) + " " + words + " >/dev/full 2>/dev/null").c_str());
+    EXPECT_EQ(WEXITSTATUS(status), 1) << words;
+  }
 }
 
 TEST(ClusterCommands, AWrongTokenIsRefusedAndHarmsNothing) {
