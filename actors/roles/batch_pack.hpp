@@ -38,8 +38,8 @@ struct RowOrder {
   std::vector<std::int64_t> inverse;
 };
 /// Balances by prompt + response tokens (verl's `trainer.balance_batch`). Reads lengths, and the
-/// `group` column when that is there and at hand: rows of a group, which share their prompt, come to
-/// one rank where groups are of one size and share out evenly, as verl's prefix grouper asks for.
+/// `group` column when that is there and at hand: rows of a group, which share their prompt, come
+/// to one rank where groups are of one size and share out evenly, as verl's prefix grouper asks.
 result<RowOrder> balanced_order(const runtime::Batch& batch, std::int64_t ranks);
 
 }  // namespace troupe::actors

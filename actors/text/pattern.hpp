@@ -2,8 +2,8 @@
 
 // A regular expression of a tokenizer.json, run by PCRE2 with Unicode classes and its JIT.
 //
-// PCRE2 and Oniguruma (which the Hugging Face library uses) agree on the patterns of tokenizers, with
-// `\s` and `\S` understood as Unicode's white space.
+// PCRE2 and Oniguruma (which the Hugging Face library uses) agree on the patterns of tokenizers,
+// with `\s` and `\S` understood as Unicode's white space.
 // **Ownership:** move-only; owns the compiled code.
 // **Threads:** const functions from any thread.
 

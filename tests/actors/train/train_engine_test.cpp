@@ -1,6 +1,7 @@
 // Proves that the engine's gradients are right (against plain double-precision autograd of the
 // whole objective) and do not depend on data-parallel size, micro-batch budget, packing order,
-// recompute or whether equal prompts are shared; that ranks agree on clipping, skipping and refusing; and what happens on bad input.
+// recompute or whether equal prompts are shared; that ranks agree on clipping, skipping and
+// refusing; and what happens on bad input.
 #include "tests/actors/decoder/plain_decoder.hpp"
 #include "tests/actors/train/engine_fixture.hpp"
 #include "tests/support/reference_model.hpp"
