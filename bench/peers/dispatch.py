@@ -6,16 +6,18 @@
 answers with `old_log_probs` float32 (64 MiB in all), each row filled with what it read; answers are
 compared outside of the time.
 
-verl: DataProto chunks as arguments of actor calls, results concatenated, as its worker groups do.
+verl: DataProto chunks as arguments of actor calls, results concatenated, as its worker groups do;
+as it packs tensors by default, and as it does with VERL_DATAPROTO_SERIALIZATION_METHOD=numpy.
 Ray: the same with plain numpy arrays (zero-copy reads in the workers), which is the best that it
 gives. In both the payload goes through the caller; that is how these tools run a training loop.
 Troupe runs three ways: `values` does the same; `kept` and `reordered` are its own training loop,
 where the batch is a result of the same group, lies with the workers, and stays there, with rows in
-place or shuffled over the workers. Bar: 20x verl on Ray for `kept` and `reordered`.
+place or shuffled over the workers. Bar: 20x verl on Ray, by default, for `kept` and `reordered`.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
 import time
@@ -92,7 +94,9 @@ def ray_side(options) -> peers.Figures:
         return {"seconds": seconds}
 
 
-def verl_side(options) -> peers.Figures:
+def verl_side(options, packing: str) -> peers.Figures:
+    # Read at each use by this process, and by the workers, which inherit it.
+    os.environ["VERL_DATAPROTO_SERIALIZATION_METHOD"] = packing
     with ray_session(cpus=options.ranks, object_store_gib=3):
         import ray
         import torch
@@ -133,14 +137,15 @@ def main() -> int:
     options = parser.parse_args()
     options.rows = options.prompts * options.samples
     peers.begin(options, ["ray", "verl", "tensordict", "torch", "numpy"])
-    ours, rays, verls = peers.rounds(
+    ours, rays, verls, packed = peers.rounds(
         options,
         lambda: peers.troupe(options, "bench/bench_batch_call", "--json",
                              "--rows", str(options.rows), "--tokens", str(options.tokens),
                              "--ranks", str(options.ranks), "--repeats", str(options.repeats)),
-        lambda: ray_side(options), lambda: verl_side(options))
+        lambda: ray_side(options), lambda: verl_side(options, ""),
+        lambda: verl_side(options, "numpy"))
     status = 0
-    for peer, figures in (("verl on ray", verls), ("ray, numpy", rays)):
+    for peer, figures in (("verl on ray", verls), ("verl, numpy", packed), ("ray, numpy", rays)):
         theirs = [1e3 * seconds for seconds in peers.column(figures, "seconds")]
         status |= peers.report(options, peer, [
             peers.Row(f"dispatch and collect, {name}", "ms",
