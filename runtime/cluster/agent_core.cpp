@@ -43,9 +43,10 @@ result<ControllerWelcome> AgentCore::hello(const JobHello& hello, Connection con
                 node_);
   job.controller = controller;
   ++version_;
-  for (RankExit& exit : std::exchange(job.exits, {}))
-    effects.emplace_back(TellExit{.controller = controller, .exit = std::move(exit)});
-  ControllerWelcome welcome{.node = node_, .instance = instance_, .ranks = {}};
+  ControllerWelcome welcome{.node = node_, .instance = instance_, .ranks = {}, .told = {}};
+  for (const auto& [at, exit] : job.told)
+    if (now - at <= policy_.told_kept) welcome.told.push_back(exit);
+  for (RankExit& exit : std::exchange(job.exits, {})) tell(job, std::move(exit), now, effects);
   for (const auto& [serial, rank] : ranks_) {
     if (rank.start.job == hello.job) welcome.ranks.push_back(state_of(rank, now));
   }
@@ -184,13 +185,21 @@ void AgentCore::exited(Serial serial, const DeathReport& report, TimePoint now, 
                   .cause = report.to_error(),
                   .expected = report.expected()};
     if (job.controller) {
-      effects.emplace_back(TellExit{.controller = *job.controller, .exit = std::move(exit)});
+      tell(job, std::move(exit), now, effects);
     } else {
       if (job.exits.size() >= policy_.exits_kept) job.exits.pop_front();
       job.exits.push_back(std::move(exit));
     }
   }
   forget_job_if_over(rank.start.job, effects);
+}
+
+void AgentCore::tell(Job& job, RankExit exit, TimePoint now, Effects& effects) {
+  while (!job.told.empty() && (job.told.size() >= policy_.told_kept_max ||
+                               now - job.told.front().first > policy_.told_kept))
+    job.told.pop_front();
+  job.told.emplace_back(now, exit);
+  effects.emplace_back(TellExit{.controller = *job.controller, .exit = std::move(exit)});
 }
 
 void AgentCore::seen(Serial serial, bool stopped, TimePoint now, Effects& effects) {
@@ -257,7 +266,8 @@ void AgentCore::down(Connection connection, const Error& cause, bool silent, Tim
     job.away_until = silent ? now : now + policy_.controller_grace;
     job.away_why = cause.message;
     ++version_;
-    if (job.ranks == 0) job.away_until = now;
+    const bool told_lately = !job.told.empty() && now - job.told.back().first <= policy_.told_kept;
+    if (job.ranks == 0 && !told_lately) job.away_until = now;
     tick(now, effects);
     return;
   }

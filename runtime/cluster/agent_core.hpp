@@ -53,6 +53,10 @@ struct AgentPolicy {
   std::size_t ranks_max = 256;
   std::size_t ended_kept = 16;    ///< for status tables
   std::size_t exits_kept = 1024;  ///< for a controller that is away
+  /// Exits are told again to a controller that comes back so soon: the channel may have been broken
+  /// before anybody knew.
+  Duration told_kept = std::chrono::seconds(10);
+  std::size_t told_kept_max = 64;
 };
 
 /// Longer texts of RankProgress::doing are cut.
@@ -145,7 +149,8 @@ class AgentCore {
     TimePoint away_until{};  ///< without a controller: when its ranks are killed
     std::string away_why;
     std::size_t ranks = 0;
-    std::deque<RankExit> exits;  ///< not yet told
+    std::deque<RankExit> exits;                         ///< not yet told
+    std::deque<std::pair<TimePoint, RankExit>> told{};  ///< lately
     bool ending = false;
   };
   struct Rank {
@@ -170,6 +175,8 @@ class AgentCore {
                  Effects& effects);
   void stop_job(const std::string& job, Duration grace, const std::string& reason, bool asked,
                 Effects& effects);
+  /// Call only while the job has a controller.
+  void tell(Job& job, RankExit exit, TimePoint now, Effects& effects);
   void forget_job_if_over(const std::string& job, Effects& effects);
   result<Job*> job_of(const std::string& job, Connection from);
   TimePoint stuck_at(const Rank& rank) const;

@@ -108,7 +108,7 @@ class AgentLauncher::Impl final : public ChannelService, public std::enable_shar
   void refused(const std::string& address, const Error& cause);
   void check_lost(const std::string& address);
   void lose_locked(Agent& agent, const std::string& why, Later& later);
-  void reconcile_locked(Agent& agent, const std::vector<RankState>& known, Later& later);
+  void reconcile_locked(Agent& agent, const ControllerWelcome& welcome, Later& later);
   void end_locked(std::map<Name, Rank>::iterator rank, Error cause, Later& later);
   void send_start_locked(const Agent& agent, const Name& name, Rank& rank, Later& later);
   void send_stop_locked(const Agent& agent, const Name& name, Duration grace, Later& later);
@@ -285,14 +285,14 @@ void AgentLauncher::Impl::welcomed(const std::string& address, const Ref<Channel
     agent->node = welcome->node;
     agent->welcomed = true;
     agent->down_since.reset();
-    reconcile_locked(*agent, welcome->ranks, later);
+    reconcile_locked(*agent, *welcome, later);
   });
 }
 
-void AgentLauncher::Impl::reconcile_locked(Agent& agent, const std::vector<RankState>& known,
+void AgentLauncher::Impl::reconcile_locked(Agent& agent, const ControllerWelcome& welcome,
                                            Later& later) {
   std::vector<Name> there;
-  for (const RankState& state : known) {
+  for (const RankState& state : welcome.ranks) {
     there.emplace_back(state.group, state.rank);
     const auto rank = ranks_.find(there.back());
     const bool ours = rank != ranks_.end() && rank->second.address == agent.address &&
@@ -308,6 +308,15 @@ void AgentLauncher::Impl::reconcile_locked(Agent& agent, const std::vector<RankS
     if (rank->second.stage == Stage::kWaiting) {
       send_start_locked(agent, rank->first, rank->second, later);
     } else if (!listed) {
+      // Its end may have been told over the channel that broke: of its lives there, the last.
+      const auto told =
+          std::find_if(welcome.told.rbegin(), welcome.told.rend(), [&rank](const RankExit& exit) {
+            return exit.group == rank->first.first && exit.rank == rank->first.second;
+          });
+      if (told != welcome.told.rend() && rank->second.stage == Stage::kRunning) {
+        end_locked(rank, told->cause, later);
+        continue;
+      }
       end_locked(
           rank,
           Error{.code = ErrorCode::kRankDead,

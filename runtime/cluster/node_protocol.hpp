@@ -124,14 +124,29 @@ struct JobHello {
   }
 };
 
+struct RankExit {
+  std::string job;
+  std::string group;
+  RankId rank;
+  Error cause;            ///< DeathReport::to_error
+  bool expected = false;  ///< code 0, or asked to end
+  static constexpr auto fields() {
+    return std::tuple{field("job", &RankExit::job), field("group", &RankExit::group),
+                      field("rank", &RankExit::rank), field("cause", &RankExit::cause),
+                      field("expected", &RankExit::expected)};
+  }
+};
+
 struct ControllerWelcome {
   std::string node;
   std::uint64_t instance = 0;    ///< of the agent process; another number: all ranks are gone
   std::vector<RankState> ranks;  ///< of this job
+  /// Told lately, perhaps over a channel that broke: those of one rank in order.
+  std::vector<RankExit> told;
   static constexpr auto fields() {
-    return std::tuple{field("node", &ControllerWelcome::node),
-                      field("instance", &ControllerWelcome::instance),
-                      field("ranks", &ControllerWelcome::ranks)};
+    return std::tuple{
+        field("node", &ControllerWelcome::node), field("instance", &ControllerWelcome::instance),
+        field("ranks", &ControllerWelcome::ranks), field("told", &ControllerWelcome::told)};
   }
 };
 
@@ -182,19 +197,6 @@ struct RankStop {
     return std::tuple{field("job", &RankStop::job), field("group", &RankStop::group),
                       field("rank", &RankStop::rank), field("grace", &RankStop::grace),
                       field("reason", &RankStop::reason)};
-  }
-};
-
-struct RankExit {
-  std::string job;
-  std::string group;
-  RankId rank;
-  Error cause;            ///< DeathReport::to_error
-  bool expected = false;  ///< code 0, or asked to end
-  static constexpr auto fields() {
-    return std::tuple{field("job", &RankExit::job), field("group", &RankExit::group),
-                      field("rank", &RankExit::rank), field("cause", &RankExit::cause),
-                      field("expected", &RankExit::expected)};
   }
 };
 

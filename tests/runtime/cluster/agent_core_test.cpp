@@ -122,6 +122,22 @@ TEST_F(AgentCoreTest, AnExitIsToldToTheController) {
   EXPECT_THAT(core_->state(now_).ranks.at(0).ending, HasSubstr("signal 9"));
 }
 
+TEST_F(AgentCoreTest, AnExitThatWasToldOverABrokenChannelIsSaidAgain) {
+  const Serial serial = run(3);
+  core_->exited(serial, death(3), now_, effects_);
+  core_->down(10, lost(), false, now_, effects_);
+  effects_.clear();
+  const auto welcome = core_->hello({.job = "job", .instance = 1}, 20, now_ + 2s, effects_);
+  ASSERT_TRUE(welcome) << welcome.error().to_string();
+  EXPECT_TRUE(effects_.empty());
+  ASSERT_THAT(welcome->told, SizeIs(1));
+  EXPECT_THAT(welcome->told[0].cause.message, HasSubstr("policy rank 3 on gpu-1 was killed"));
+  core_->down(20, lost(), false, now_ + 2s, effects_);
+  const auto late = core_->hello({.job = "job", .instance = 1}, 30, now_ + 11s, effects_);
+  ASSERT_TRUE(late) << late.error().to_string();
+  EXPECT_THAT(late->told, SizeIs(0)) << "who comes so late has heard of it or given up";
+}
+
 TEST_F(AgentCoreTest, AFailedStartIsAnsweredAndHasNoExit) {
   const auto serial = core_->start(start_of(0), {}, 10, now_, effects_);
   effects_.clear();
