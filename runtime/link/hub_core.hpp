@@ -77,7 +77,7 @@ class HubLink final : public ChannelTransport, private ConnectionEvents {
   void pump(TimePoint now);
   bool take_batch();
   template <class Fill>
-  result<void> fill(const Fill& append);
+  result<void> fill(const Fill& append, bool now);
   Error located(const Error& error) const;
 
   HubCore& hub_;

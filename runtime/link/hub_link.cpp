@@ -97,27 +97,32 @@ void HubLink::stop() {
   timer_.reset();
 }
 
-/// Lets `append` write to the socket's buffer and keeps count of what is in it.
+/// Lets `append` write to the socket's buffer and keeps count of what is in it. With `now` nothing
+/// else waits for `written`.
 template <class Fill>
-result<void> HubLink::fill(const Fill& append) {
+result<void> HubLink::fill(const Fill& append, bool now) {
   std::vector<char>& out = hub_.driver().write_buffer(socket_);
   const std::size_t before = out.size();
   result<void> outcome = append(out);
   const std::size_t added = out.size() - before;
   buffered_bytes_ += added;
-  if (added > 0) hub_.driver().flush(socket_);
+  if (added > 0 && now) {
+    buffered_bytes_ -= hub_.driver().flush_now(socket_);
+  } else if (added > 0) {
+    hub_.driver().flush(socket_);
+  }
   return outcome;
 }
 
 void HubLink::start(TimePoint now) {
-  const auto begun = fill([&](std::vector<char>& out) { return connection_.start(out); });
+  const auto begun = fill([&](std::vector<char>& out) { return connection_.start(out); }, true);
   if (!begun) end(begun.error(), true, now);
 }
 
 void HubLink::take_bytes(std::span<const std::byte> bytes, TimePoint now) {
   if (state_ >= State::kLinger) return;
   const auto taken =
-      fill([&](std::vector<char>& out) { return connection_.received(bytes, now, out); });
+      fill([&](std::vector<char>& out) { return connection_.received(bytes, now, out); }, true);
   if (!taken) end(taken.error(), taken.error().code != ErrorCode::kRankDead, now);
 }
 
@@ -151,7 +156,8 @@ void HubLink::tick(TimePoint now) {
     return;
   }
   const bool idle = buffered_bytes_ == 0;
-  const auto alive = fill([&](std::vector<char>& out) { return connection_.tick(now, idle, out); });
+  const auto alive =
+      fill([&](std::vector<char>& out) { return connection_.tick(now, idle, out); }, true);
   if (!alive) end(alive.error(), false, now);
 }
 
@@ -170,7 +176,8 @@ void HubLink::settle(TimePoint now) {
   }
 }
 
-/// Moves frames from the queue to `batch_`, as many as the write buffer should hold.
+/// Moves frames from the queue to `batch_`, as many as the write buffer should hold. True: that
+/// were all.
 bool HubLink::take_batch() {
   batch_.clear();
   const std::lock_guard lock(mutex_);
@@ -181,26 +188,30 @@ bool HubLink::take_batch() {
     batch_.push_back(std::move(queue_.front()));
     queue_.pop_front();
   }
-  return !batch_.empty();
+  return queue_.empty();
 }
 
 void HubLink::pump(TimePoint now) {
   if (state_ == State::kGone) return;
-  if (connection_.established() && take_batch()) {
-    const auto sent = fill([&](std::vector<char>& out) {
+  if (connection_.established()) {
+    const bool all = take_batch();
+    const auto write = [&](std::vector<char>& out) -> result<void> {
       for (const auto& envelope : batch_) connection_.send(envelope, out);
-      return connection_.flush(now, out);
-    });
+      return batch_.empty() ? result<void>{} : connection_.flush(now, out);
+    };
+    const auto sent = fill(write, all);
     batch_.clear();
     if (!sent) end(sent.error(), false, now);
   }
   if (state_ != State::kLinger) return;
   if (last_words_ && queued_bytes_ == 0) {
     const Error words = *std::exchange(last_words_, std::nullopt);
-    (void)fill([&](std::vector<char>& out) -> result<void> {
-      connection_.last_words(words, out);
-      return {};
-    });
+    (void)fill(
+        [&](std::vector<char>& out) -> result<void> {
+          connection_.last_words(words, out);
+          return {};
+        },
+        false);
   }
   if (!last_words_ && buffered_bytes_ == 0) hub_.driver().abort(socket_);
 }

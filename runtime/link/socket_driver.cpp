@@ -11,6 +11,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <set>
 
 namespace troupe::runtime {
 namespace {
@@ -106,11 +107,13 @@ struct SocketDriver::Native {
           guarded([&] { events.on_accepted(message.source.id(), message.handle.id()); });
         },
         [this](const caf::io::data_transferred_msg& message) {
+          if (message.remaining == 0) busy.erase(message.handle.id());
           guarded([&] {
             events.on_written(message.handle.id(), static_cast<std::size_t>(message.remaining));
           });
         },
         [this](const caf::io::connection_closed_msg& message) {
+          busy.erase(message.handle.id());
           guarded([&] { events.on_closed(message.handle.id()); });
         },
         [](const caf::io::acceptor_closed_msg&) {},
@@ -142,6 +145,7 @@ struct SocketDriver::Native {
   bool prepared;
   caf::actor_system system;
   caf::io::broker* broker = nullptr;  // I/O thread only; lives as long as `actor`
+  std::set<SocketId> busy;            // I/O thread only: CAF has bytes of them to write
   caf::actor actor;
 };
 
@@ -191,7 +195,24 @@ std::vector<char>& SocketDriver::write_buffer(SocketId socket) {
 #endif
 }
 
-void SocketDriver::flush(SocketId socket) { native_->broker->flush(Native::handle(socket)); }
+void SocketDriver::flush(SocketId socket) {
+  native_->busy.insert(socket);
+  native_->broker->flush(Native::handle(socket));
+}
+
+std::size_t SocketDriver::flush_now(SocketId socket) {
+  std::vector<char>& buffer = write_buffer(socket);
+  std::size_t gone = 0;
+  // CAF would watch the socket, and write in the next turn of its loop. Errors are left to it.
+  if (!native_->busy.contains(socket)) {
+    const ssize_t sent =
+        ::send(static_cast<int>(socket), buffer.data(), buffer.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    gone = sent > 0 ? static_cast<std::size_t>(sent) : 0;
+    buffer.erase(buffer.begin(), buffer.begin() + static_cast<std::ptrdiff_t>(gone));
+  }
+  if (!buffer.empty()) flush(socket);
+  return gone;
+}
 
 void SocketDriver::abort(SocketId socket) {
   if (!native_) return;

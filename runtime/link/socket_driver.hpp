@@ -53,9 +53,12 @@ class SocketDriver {
   /// Take over a connected socket, or one that listens.
   SocketId adopt(int descriptor);
   SocketId adopt_listener(int descriptor);
-  /// Where to append; `flush` then hands it to the system bit by bit.
+  /// Where to append; `flush` then hands it to the system bit by bit, and `on_written` tells.
   std::vector<char>& write_buffer(SocketId socket);
   void flush(SocketId socket);
+  /// As `flush`, but what the system takes at once goes at once: these bytes are returned, and
+  /// `on_written` comes only for the rest.
+  std::size_t flush_now(SocketId socket);
   /// Ends both directions at once; `on_closed` follows.
   void abort(SocketId socket);
   void close_listener(SocketId listener);
