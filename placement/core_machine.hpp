@@ -158,6 +158,7 @@ class CoreMachine {
 
   CoreEffects step(const std::vector<CoreEvent>& events, TimePoint now, Rng& rng);
   std::optional<TimePoint> next_wake() const;
+  bool is_quiet() const;
   LedgerState ledger_state() const;
   LedgerCounters counters() const { return counters_; }
   const Cluster& cluster() const { return cluster_; }

@@ -24,8 +24,11 @@ result<std::vector<std::vector<std::byte>>> encode_frames(std::span<const Ledger
   return frames;
 }
 
-LedgerWriter::LedgerWriter(LedgerFile file, Callbacks callbacks)
-    : file_(std::move(file)), callbacks_(std::move(callbacks)), thread_([this] { run(); }) {}
+LedgerWriter::LedgerWriter(LedgerFile file, Callbacks callbacks, Duration quick_flush)
+    : file_(std::move(file)),
+      callbacks_(std::move(callbacks)),
+      quick_flush_(quick_flush),
+      thread_([this] { run(); }) {}
 
 LedgerWriter::~LedgerWriter() {
   {
@@ -47,7 +50,11 @@ void LedgerWriter::append(std::vector<LedgerRecord> records, std::uint64_t last)
     next_.last = last;
     has_next_ = true;
   }
-  changed_.notify_one();
+  if (const std::optional<Batch> batch = take_quick()) {
+    finish(*batch);
+  } else {
+    changed_.notify_one();
+  }
 }
 
 void LedgerWriter::replace(std::vector<LedgerRecord> snapshot, std::uint64_t last) {
@@ -59,21 +66,43 @@ void LedgerWriter::replace(std::vector<LedgerRecord> snapshot, std::uint64_t las
   changed_.notify_one();
 }
 
+std::optional<LedgerWriter::Batch> LedgerWriter::take_quick() {
+  const std::lock_guard lock(mutex_);
+  if (!quick_ || writing_ || failed_ || !has_next_ || next_.snapshot) return std::nullopt;
+  writing_ = true;
+  has_next_ = false;
+  return std::exchange(next_, {});
+}
+
+bool LedgerWriter::finish(const Batch& batch) {
+  const TimePoint begin = SteadyClock().now();
+  const result<void> written = write(batch);
+  const bool quick = SteadyClock().now() - begin < quick_flush_;
+  if (written) {
+    callbacks_.durable(batch.last);
+  } else {
+    callbacks_.failed(written.error());
+  }
+  // Only now may the other write: what is told goes in order, too.
+  const std::lock_guard lock(mutex_);
+  writing_ = false;
+  failed_ = !written;
+  if (!batch.snapshot) quick_ = quick;
+  return written.has_value();
+}
+
 void LedgerWriter::run() {
   for (;;) {
     Batch batch;
     {
       std::unique_lock lock(mutex_);
-      changed_.wait(lock, [this] { return has_next_ || stopping_; });
-      if (!has_next_) return;
+      changed_.wait(lock, [this] { return (has_next_ && !writing_) || stopping_; });
+      if (!has_next_ || failed_) return;
       batch = std::exchange(next_, {});
       has_next_ = false;
+      writing_ = true;
     }
-    if (result<void> written = write(batch); !written) {
-      callbacks_.failed(written.error());
-      return;
-    }
-    callbacks_.durable(batch.last);
+    if (!finish(batch)) return;
   }
 }
 

@@ -137,6 +137,11 @@ std::optional<TimePoint> CoreMachine::next_wake() const {
   return std::get<TimePoint>(*timers_.begin());
 }
 
+bool CoreMachine::is_quiet() const {
+  constexpr std::size_t kFewAnswers = 2;
+  return waiting_.empty() && answers_.size() <= kFewAnswers;
+}
+
 LedgerState CoreMachine::ledger_state() const {
   LedgerState state{.counters = counters_, .groups = {}};
   // What replay derives: only ids that stand in a record count.
@@ -230,6 +235,7 @@ CoreEffects PlacementCore::step(const std::vector<CoreEvent>& events, TimePoint 
 }
 
 std::optional<TimePoint> PlacementCore::next_wake() const { return machine_->next_wake(); }
+bool PlacementCore::is_quiet() const { return machine_->is_quiet(); }
 LedgerState PlacementCore::ledger_state() const { return machine_->ledger_state(); }
 const Cluster& PlacementCore::cluster() const { return machine_->cluster(); }
 std::uint64_t PlacementCore::term() const { return machine_->counters().term; }

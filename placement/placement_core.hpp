@@ -199,6 +199,8 @@ class PlacementCore {
   CoreEffects step(const std::vector<CoreEvent>& events, TimePoint now, Rng& rng);
   /// When to send a Tick if nothing else happens before; empty: never.
   std::optional<TimePoint> next_wake() const;
+  /// Hardly anything is open: no group waits for room, and few requests for answers.
+  bool is_quiet() const;
 
   void for_each_group(const std::function<void(const LedgerGroup&, GroupStatus)>& visit) const;
   /// What a replay of all records so far gives.

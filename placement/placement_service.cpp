@@ -56,6 +56,16 @@ result<GroupKey> decode_key(std::span<const std::byte> payload) {
 
 TimePoint now() { return SteadyClock().now(); }
 
+/// Takes the core no longer than a change of thread would, if nothing else is open there.
+bool is_small(const CoreEvent& event) {
+  constexpr std::size_t kFewBundles = 64;
+  if (const auto* asked = std::get_if<CreateAsked>(&event))
+    return asked->groups.size() == 1 && asked->groups.front().request.bundles.size() <= kFewBundles;
+  if (const auto* asked = std::get_if<RemoveAsked>(&event)) return asked->groups.size() == 1;
+  return std::holds_alternative<ReplyArrived>(event) ||
+         std::holds_alternative<LedgerDurable>(event);
+}
+
 }  // namespace
 
 class PlacementService::Impl : public std::enable_shared_from_this<PlacementService::Impl> {
@@ -83,6 +93,9 @@ class PlacementService::Impl : public std::enable_shared_from_this<PlacementServ
   void run();
   bool wait_for_work(std::vector<CoreEvent>& events,
                      std::vector<completer<std::vector<NodeView>>>& looks);
+  bool may_drive_here() const;
+  void drive_here();
+  void let_go_locked();
   void carry_out(CoreEffects& effects);
   void send(const SendPass& sent);
   void tell(const TellOwner& told);
@@ -91,13 +104,17 @@ class PlacementService::Impl : public std::enable_shared_from_this<PlacementServ
   void fail_with(const Error& error);
 
   PlacementServiceOptions options_;
-  PlacementCore core_;  // the driver's, as rng_
+  PlacementCore core_;  // of the thread that has set driving_, as rng_ and use of writer_
   Rng rng_;
   std::unique_ptr<LedgerWriter> writer_;
   std::thread thread_;
 
   mutable std::mutex mutex_;  // guards all below
   std::condition_variable changed_;
+  bool driving_ = false;
+  bool quiet_ = false;                    // of core_, when it was let go
+  std::optional<TimePoint> next_wake_;    // the same
+  std::optional<TimePoint> waits_until_;  // the service's thread, at most; empty: for ever
   std::vector<CoreEvent> inbox_;
   std::vector<completer<std::vector<NodeView>>> looks_;
   std::unordered_map<RequestToken, Waiter> waiters_;
@@ -114,7 +131,8 @@ PlacementService::Impl::Impl(PlacementServiceOptions options, PlacementCore core
       core_(std::move(core)),
       rng_(options_.seed != 0 ? options_.seed
                               : static_cast<std::uint64_t>(now().time_since_epoch().count()) ^
-                                    static_cast<std::uint64_t>(::getpid())) {}
+                                    static_cast<std::uint64_t>(::getpid())),
+      next_wake_(core_.next_wake()) {}
 
 void PlacementService::Impl::start(LedgerFile file) {
   // The writer is joined by `stop` before this object goes.
@@ -133,6 +151,10 @@ void PlacementService::Impl::stop() {
   }
   changed_.notify_all();
   if (thread_.joinable()) thread_.join();
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return !driving_; });
+  }
   writer_.reset();
   std::unordered_map<RequestToken, Waiter> open;
   {
@@ -218,6 +240,7 @@ void PlacementService::Impl::request(Channel& channel, std::string_view method,
   result<CoreEvent> event = decode(channel, method, payload, deadline, connection, token);
   if (!event) return responder.reply(fail(std::move(event).error()));
   std::optional<Error> refusal;
+  bool here = false;
   {
     const std::lock_guard lock(mutex_);
     if (failure_) {
@@ -231,9 +254,12 @@ void PlacementService::Impl::request(Channel& channel, std::string_view method,
     } else {
       waiters_.emplace(token, std::move(responder));
       inbox_.push_back(std::move(*event));
+      here = may_drive_here();
+      driving_ = driving_ || here;
     }
   }
   if (refusal) return responder.reply(fail(std::move(*refusal)));
+  if (here) return drive_here();
   changed_.notify_one();
 }
 
@@ -255,10 +281,15 @@ void PlacementService::Impl::down(Channel& channel, const Error& cause) {
 
 /// For what must not be lost; there is at most one a channel or flush, or a pass that was sent.
 void PlacementService::Impl::push_always(CoreEvent event) {
+  bool here = false;
   {
     const std::lock_guard lock(mutex_);
     inbox_.push_back(std::move(event));
+    if (driving_) return;  // who drives looks again
+    here = may_drive_here();
+    driving_ = here;
   }
+  if (here) return drive_here();
   changed_.notify_one();
 }
 
@@ -296,22 +327,33 @@ std::optional<Error> PlacementService::Impl::failure() const {
 
 // ---- the driver ----------------------------------------------------------------------------
 
-/// False when it is time to stop.
+/// False when it is time to stop; else this thread drives.
 bool PlacementService::Impl::wait_for_work(std::vector<CoreEvent>& events,
                                            std::vector<completer<std::vector<NodeView>>>& looks) {
-  const std::optional<TimePoint> wake = core_.next_wake();
   std::unique_lock lock(mutex_);
-  const auto ready = [this] { return stopping_ || failure_ || !inbox_.empty() || !looks_.empty(); };
-  if (wake) {
-    changed_.wait_until(lock, *wake, ready);
-  } else {
-    changed_.wait(lock, ready);
+  for (;;) {
+    if (stopping_ || failure_) return false;
+    const bool due = next_wake_ && now() >= *next_wake_;
+    if (!driving_ && (due || !inbox_.empty() || !looks_.empty())) break;
+    waits_until_ = driving_ ? std::nullopt : next_wake_;
+    if (waits_until_) {
+      changed_.wait_until(lock, *waits_until_);
+    } else {
+      changed_.wait(lock);
+    }
   }
-  if (stopping_ || failure_) return false;
+  driving_ = true;
   events.clear();
   events.swap(inbox_);
   looks.swap(looks_);
   return true;
+}
+
+/// Whoever drove lets the next one do so. Call with mutex_ held.
+void PlacementService::Impl::let_go_locked() {
+  quiet_ = core_.is_quiet();
+  next_wake_ = core_.next_wake();
+  driving_ = false;
 }
 
 void PlacementService::Impl::run() {
@@ -322,22 +364,65 @@ void PlacementService::Impl::run() {
       for (const auto& look : std::exchange(looks, {})) look.complete(core_.nodes());
       CoreEffects effects = core_.step(events, now(), rng_);
       carry_out(effects);
+      const std::lock_guard lock(mutex_);
+      let_go_locked();
     }
   } catch (...) {
     fail_with(runtime::error_of_current_exception());
+    const std::lock_guard lock(mutex_);
+    driving_ = false;
   }
+}
+
+/// Whether the thread that has put the one event into the inbox shall handle it. Call with mutex_
+/// held.
+bool PlacementService::Impl::may_drive_here() const {
+  return !driving_ && quiet_ && !stopping_ && !failure_ && looks_.empty() && inbox_.size() == 1 &&
+         is_small(inbox_.front());
+}
+
+/// Drives on the thread of a caller, which has set driving_, as long as little comes.
+void PlacementService::Impl::drive_here() {
+  std::vector<CoreEvent> events;
+  try {
+    for (;;) {
+      {
+        const std::lock_guard lock(mutex_);
+        if (!events.empty()) let_go_locked();
+        if (!events.empty() && !may_drive_here()) break;
+        driving_ = true;
+        events.clear();
+        events.swap(inbox_);
+      }
+      CoreEffects effects = core_.step(events, now(), rng_);
+      carry_out(effects);
+    }
+  } catch (...) {
+    fail_with(runtime::error_of_current_exception());
+    const std::lock_guard lock(mutex_);
+    driving_ = false;
+  }
+  bool wake = false;
+  {
+    const std::lock_guard lock(mutex_);
+    const bool sooner = next_wake_ && (!waits_until_ || *next_wake_ < *waits_until_);
+    wake = stopping_ || failure_ || sooner || !inbox_.empty() || !looks_.empty();
+  }
+  // `stop` waits for driving_, too.
+  if (wake) changed_.notify_all();
 }
 
 void PlacementService::Impl::carry_out(CoreEffects& effects) {
   for (const std::string& line : effects.notices) log::info("placement: {}", line);
+  for (const SendPass& sent : effects.passes) send(sent);
+  for (Answer& answer : effects.answers) give(answer);
+  for (const TellOwner& told : effects.changes) tell(told);
+  // Last: it may take a flush, and nothing above waits for it.
   if (effects.snapshot) {
     writer_->replace(std::move(*effects.snapshot), effects.last_record);
   } else if (!effects.records.empty()) {
     writer_->append(std::move(effects.records), effects.last_record);
   }
-  for (const SendPass& sent : effects.passes) send(sent);
-  for (Answer& answer : effects.answers) give(answer);
-  for (const TellOwner& told : effects.changes) tell(told);
 }
 
 Ref<Channel> PlacementService::Impl::channel_of(ConnectionId connection) const {

@@ -7,9 +7,11 @@
 //   auto service = PlacementService::open({.ledger = folder / "placement.ledger"});
 //   table.add("placement.", *service);
 //
-// One thread drives a PlacementCore: it takes everything that arrived meanwhile as one batch, so
-// that a busy head makes larger passes, not more of them.
-// **Threads:** every method from any thread; callbacks of channels only queue.
+// One thread at a time drives a PlacementCore: it takes everything that arrived meanwhile as one
+// batch, so that a busy head makes larger passes, not more of them. It is a thread of the service,
+// but a small request or reply of a head that has nothing else to do is handled by the thread that
+// brings it: two changes of thread would take longer.
+// **Threads:** every method from any thread; callbacks of channels never wait.
 // **Invariants:** the inbox is bounded: what does not fit is answered kResourceExhausted. When the
 // ledger fails nothing is answered but that error, `on_failure` is called once, and the process
 // should end: a restarted head replays what is durable.

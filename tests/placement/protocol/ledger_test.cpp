@@ -11,8 +11,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <random>
 #include <thread>
 
 namespace troupe::placement {
@@ -216,7 +218,8 @@ TEST_F(LedgerTest, WritesWhatCameMeanwhileWithOneFlush) {
   {
     LedgerWriter writer(std::move(opened->file),
                         {.durable = [&](std::uint64_t n) { durable = n, ++flushes; },
-                         .failed = [](const Error& error) { ADD_FAILURE() << error.to_string(); }});
+                         .failed = [](const Error& error) { ADD_FAILURE() << error.to_string(); }},
+                        Duration(0));
     for (std::uint64_t n = 1; n <= 500; ++n) writer.append({GroupPut{group_of(n)}}, n);
     writer.replace({GroupPut{group_of(1)}}, 500);
     writer.append({GroupPut{group_of(2)}}, 501);
@@ -230,6 +233,73 @@ TEST_F(LedgerTest, WritesWhatCameMeanwhileWithOneFlush) {
   const auto state = replay(payloads);
   ASSERT_TRUE(state);
   EXPECT_EQ(state->groups.size(), 2U);
+}
+
+TEST_F(LedgerTest, TellsInOrderWhoeverFlushes) {
+  const std::uint64_t seed = std::random_device()();
+  SCOPED_TRACE(fmt::format("seed {}", seed));
+  std::mt19937_64 random(seed);
+  // Some flushes are quick and some are not, so that thread and caller take turns.
+  for (const Duration quick :
+       {Duration(std::chrono::microseconds(20)), Duration(std::chrono::microseconds(200)),
+        Duration(std::chrono::hours(1))}) {
+    const std::filesystem::path file = folder_ / fmt::format("{}", quick.count());
+    std::atomic<std::uint64_t> durable{0};
+    LedgerState wanted;
+    {
+      auto opened = LedgerFile::open(file);
+      ASSERT_TRUE(opened) << opened.error().to_string();
+      LedgerWriter writer(
+          std::move(opened->file),
+          {.durable =
+               [&](std::uint64_t n) {
+                 EXPECT_GT(n, durable.load());
+                 durable = n;
+               },
+           .failed = [](const Error& error) { ADD_FAILURE() << error.to_string(); }},
+          quick);
+      for (std::uint64_t n = 1; n <= 300; ++n) {
+        ASSERT_TRUE(wanted.apply(GroupPut{group_of(n)}));
+        if (random() % 20 == 0) {
+          writer.replace(wanted.snapshot(), n);
+        } else {
+          writer.append({GroupPut{group_of(n)}}, n);
+        }
+        EXPECT_LE(durable.load(), n);
+        if (random() % 10 == 0) std::this_thread::sleep_for(std::chrono::microseconds(300));
+      }
+    }
+    EXPECT_EQ(durable, 300U);
+    const auto again = LedgerFile::open(file);
+    ASSERT_TRUE(again) << again.error().to_string();
+    const std::vector<std::span<const std::byte>> payloads(again->payloads.begin(),
+                                                           again->payloads.end());
+    const auto state = replay(payloads);
+    ASSERT_TRUE(state);
+    EXPECT_EQ(*state, wanted);
+  }
+}
+
+TEST_F(LedgerTest, ACallerThatFlushesIsDoneWhenItComesBack) {
+  auto opened = LedgerFile::open(path());
+  ASSERT_TRUE(opened);
+  std::atomic<std::uint64_t> durable{0};
+  LedgerWriter writer(std::move(opened->file),
+                      {.durable = [&](std::uint64_t n) { durable = n; },
+                       .failed = [](const Error& error) { ADD_FAILURE() << error.to_string(); }},
+                      std::chrono::hours(1));
+  std::uint64_t n = 0;
+  // The thread does the first; it tells, and lets go of the file a moment later.
+  do {
+    ++n;
+    writer.append({GroupPut{group_of(n)}}, n);
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  } while (durable < n && n < 10'000);
+  for (int i = 0; i < 50; ++i) {
+    ++n;
+    writer.append({GroupPut{group_of(n)}}, n);
+    EXPECT_EQ(durable, n);
+  }
 }
 
 }  // namespace
