@@ -77,7 +77,7 @@ class HubLink final : public ChannelTransport, private ConnectionEvents {
   void pump(TimePoint now);
   bool take_batch();
   template <class Fill>
-  result<void> fill(const Fill& append, bool now);
+  result<void> fill(const Fill& append, bool now, std::size_t counted = 0);
   Error located(const Error& error) const;
 
   HubCore& hub_;
@@ -92,6 +92,7 @@ class HubLink final : public ChannelTransport, private ConnectionEvents {
   std::optional<Error> last_words_;  // to be said once the queue is empty
   TimePoint linger_until_{};
   std::vector<std::vector<std::byte>> batch_;
+  std::size_t batch_bytes_ = 0;                 // of batch_, counted in buffered_bytes_
   std::atomic<std::size_t> buffered_bytes_{0};  // in the driver's write buffer
 
   mutable std::mutex mutex_;  // guards what follows

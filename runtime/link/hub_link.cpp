@@ -97,15 +97,15 @@ void HubLink::stop() {
   timer_.reset();
 }
 
-/// Lets `append` write to the socket's buffer and keeps count of what is in it. With `now` nothing
-/// else waits for `written`.
+/// Lets `append` write to the socket's buffer and keeps count of what is in it, where `counted`
+/// bytes of it are already. With `now` nothing else waits for `written`.
 template <class Fill>
-result<void> HubLink::fill(const Fill& append, bool now) {
+result<void> HubLink::fill(const Fill& append, bool now, std::size_t counted) {
   std::vector<char>& out = hub_.driver().write_buffer(socket_);
   const std::size_t before = out.size();
   result<void> outcome = append(out);
   const std::size_t added = out.size() - before;
-  buffered_bytes_ += added;
+  buffered_bytes_ += added - counted;  // at once: senders must not see room that there is not
   if (added > 0 && now) {
     buffered_bytes_ -= hub_.driver().flush_now(socket_);
   } else if (added > 0) {
@@ -180,10 +180,13 @@ void HubLink::settle(TimePoint now) {
 /// were all.
 bool HubLink::take_batch() {
   batch_.clear();
+  batch_bytes_ = 0;
   const std::lock_guard lock(mutex_);
   std::size_t room = kBufferBytes - std::min<std::size_t>(kBufferBytes, buffered_bytes_);
   while (!queue_.empty() && room > 0) {
     room -= std::min(room, FrameWriter::frame_bytes(queue_.front().size()));
+    batch_bytes_ += queue_.front().size();
+    buffered_bytes_ += queue_.front().size();
     queued_bytes_ -= queue_.front().size();
     batch_.push_back(std::move(queue_.front()));
     queue_.pop_front();
@@ -199,7 +202,7 @@ void HubLink::pump(TimePoint now) {
       for (const auto& envelope : batch_) connection_.send(envelope, out);
       return batch_.empty() ? result<void>{} : connection_.flush(now, out);
     };
-    const auto sent = fill(write, all);
+    const auto sent = fill(write, all, batch_bytes_);
     batch_.clear();
     if (!sent) end(sent.error(), false, now);
   }
