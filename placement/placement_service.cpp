@@ -13,7 +13,6 @@
 
 #include <chrono>
 #include <condition_variable>
-#include <functional>
 #include <mutex>
 #include <thread>
 #include <unordered_map>
@@ -80,7 +79,8 @@ class PlacementService::Impl : public std::enable_shared_from_this<PlacementServ
   void request(Channel& channel, std::string_view method, std::span<const std::byte> payload,
                Deadline deadline, Responder responder);
   void down(Channel& channel, const Error& cause);
-  result<AnswerBody> ask(std::function<CoreEvent(RequestToken)> make, Deadline deadline);
+  template <class Asked>
+  result<AnswerBody> ask(Asked asked, Deadline deadline);
   result<std::vector<NodeView>> nodes(Deadline deadline);
   std::optional<Error> failure() const;
 
@@ -102,6 +102,7 @@ class PlacementService::Impl : public std::enable_shared_from_this<PlacementServ
   void give(Answer& answer);
   Ref<Channel> channel_of(ConnectionId connection) const;
   void fail_with(const Error& error);
+  static void refuse(std::unordered_map<RequestToken, Waiter>& waiters, const Error& error);
 
   PlacementServiceOptions options_;
   PlacementCore core_;  // of the thread that has set driving_, as rng_ and use of writer_
@@ -162,14 +163,10 @@ void PlacementService::Impl::stop() {
     open.swap(waiters_);
     channels_.clear();
   }
-  const Error over{.code = ErrorCode::kAborted,
-                   .message = "placement: the head stops",
-                   .origin = {},
-                   .causes = {}};
-  for (auto& [token, waiter] : open) {
-    if (auto* const responder = std::get_if<Responder>(&waiter)) responder->reply(fail(over));
-    if (auto* const local = std::get_if<completer<AnswerBody>>(&waiter)) local->fail(over);
-  }
+  refuse(open, Error{.code = ErrorCode::kAborted,
+                     .message = "placement: the head stops",
+                     .origin = {},
+                     .causes = {}});
 }
 
 // ---- what arrives --------------------------------------------------------------------------
@@ -293,15 +290,16 @@ void PlacementService::Impl::push_always(CoreEvent event) {
   changed_.notify_one();
 }
 
-result<AnswerBody> PlacementService::Impl::ask(std::function<CoreEvent(RequestToken)> make,
-                                               Deadline deadline) {
+/// Puts the request into the inbox under a token of its own and waits for the answer.
+template <class Asked>
+result<AnswerBody> PlacementService::Impl::ask(Asked asked, Deadline deadline) {
   auto ends = runtime::make_pending<AnswerBody>();
   {
     const std::lock_guard lock(mutex_);
     if (failure_) return fail(*failure_);
-    const RequestToken token = ++last_token_;
-    waiters_.emplace(token, std::move(ends.second));
-    inbox_.push_back(make(token));
+    asked.token = ++last_token_;
+    waiters_.emplace(asked.token, std::move(ends.second));
+    inbox_.push_back(std::move(asked));
   }
   changed_.notify_one();
   TROUPE_TRY(AnswerBody body, ends.first.wait(deadline));
@@ -391,8 +389,7 @@ void PlacementService::Impl::drive_here() {
         if (!events.empty()) let_go_locked();
         if (!events.empty() && !may_drive_here()) break;
         driving_ = true;
-        events.clear();
-        events.swap(inbox_);
+        events = std::exchange(inbox_, {});
       }
       CoreEffects effects = core_.step(events, now(), rng_);
       carry_out(effects);
@@ -499,6 +496,14 @@ void PlacementService::Impl::give(Answer& answer) {
   }
 }
 
+void PlacementService::Impl::refuse(std::unordered_map<RequestToken, Waiter>& waiters,
+                                    const Error& error) {
+  for (auto& [token, waiter] : waiters) {
+    if (auto* const responder = std::get_if<Responder>(&waiter)) responder->reply(fail(error));
+    if (auto* const local = std::get_if<completer<AnswerBody>>(&waiter)) local->fail(error);
+  }
+}
+
 void PlacementService::Impl::fail_with(const Error& error) {
   std::unordered_map<RequestToken, Waiter> open;
   {
@@ -509,10 +514,7 @@ void PlacementService::Impl::fail_with(const Error& error) {
   }
   changed_.notify_all();
   log::error("placement: the head serves no more: {}", error.to_string());
-  for (auto& [token, waiter] : open) {
-    if (auto* const responder = std::get_if<Responder>(&waiter)) responder->reply(fail(error));
-    if (auto* const local = std::get_if<completer<AnswerBody>>(&waiter)) local->fail(error);
-  }
+  refuse(open, error);
   if (options_.on_failure) options_.on_failure(error);
 }
 
@@ -555,39 +557,22 @@ void PlacementService::on_down(Channel& channel, const Error& cause) {
 }
 
 result<GroupPage> PlacementService::list(const ListGroups& list, Deadline deadline) {
-  TROUPE_TRY(AnswerBody body, impl_->ask(
-                                  [list](RequestToken token) -> CoreEvent {
-                                    return ListAsked{.token = token, .list = list};
-                                  },
-                                  deadline));
+  TROUPE_TRY(AnswerBody body, impl_->ask(ListAsked{.list = list}, deadline));
   return std::get<GroupPage>(std::move(body));
 }
 
 result<std::string> PlacementService::explain(const GroupKey& group, Deadline deadline) {
-  TROUPE_TRY(AnswerBody body, impl_->ask(
-                                  [group](RequestToken token) -> CoreEvent {
-                                    return ExplainAsked{.token = token, .group = group};
-                                  },
-                                  deadline));
+  TROUPE_TRY(AnswerBody body, impl_->ask(ExplainAsked{.group = group}, deadline));
   return std::get<std::string>(std::move(body));
 }
 
 result<GroupView> PlacementService::view(const GroupKey& group, Deadline deadline) {
-  TROUPE_TRY(AnswerBody body, impl_->ask(
-                                  [group](RequestToken token) -> CoreEvent {
-                                    return ViewAsked{.token = token, .group = group};
-                                  },
-                                  deadline));
+  TROUPE_TRY(AnswerBody body, impl_->ask(ViewAsked{.group = group}, deadline));
   return std::get<GroupView>(std::move(body));
 }
 
 result<void> PlacementService::remove(const GroupKey& group, Deadline deadline) {
-  TROUPE_TRY(AnswerBody body, impl_->ask(
-                                  [group](RequestToken token) -> CoreEvent {
-                                    return RemoveAsked{
-                                        .connection = 0, .token = token, .groups = {group}};
-                                  },
-                                  deadline));
+  TROUPE_TRY(AnswerBody body, impl_->ask(RemoveAsked{.groups = {group}}, deadline));
   result<GroupId>& outcome = std::get<GroupOutcomes>(body).front();
   if (!outcome) return fail(std::move(outcome).error());
   return {};
