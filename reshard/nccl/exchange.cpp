@@ -9,8 +9,8 @@
 namespace troupe::reshard::nccl {
 namespace {
 
-constexpr Duration kPollFirst = std::chrono::microseconds(10);
-constexpr Duration kPollMost = std::chrono::milliseconds(1);
+constexpr Duration kWirePollFirst = std::chrono::microseconds(10);
+constexpr Duration kWirePollMost = std::chrono::milliseconds(1);
 /// How often a wait on the wire looks whether it was stopped.
 constexpr Duration kLook = std::chrono::milliseconds(10);
 
@@ -326,7 +326,7 @@ result<void> Exchange::stopped() const {
 result<void> Exchange::settle() {
   TROUPE_TRY_VOID(device_.record(*event_, *stream_));
   const Deadline until = std::max(job_->deadline, Deadline::in(std::chrono::seconds(1)));
-  for (Duration pause = kPollFirst;; pause = std::min(pause * 2, kPollMost)) {
+  for (Duration pause = kWirePollFirst;; pause = std::min(pause * 2, kWirePollMost)) {
     TROUPE_TRY(const bool done, device_.done(*event_));
     if (done) return {};
     if (until.passed())
