@@ -11,7 +11,7 @@
 
 #include <fmt/format.h>
 #include <time.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <cstdlib>

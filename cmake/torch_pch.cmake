@@ -47,4 +47,4 @@ file(WRITE ${CMAKE_BINARY_DIR}/torch_pch.cpp "// holds the precompiled header on
 add_library(troupe_torch_pch OBJECT ${CMAKE_BINARY_DIR}/torch_pch.cpp)
 target_link_libraries(troupe_torch_pch PRIVATE troupe_flags troupe_torch)
 target_include_directories(troupe_torch_pch PRIVATE ${CMAKE_SOURCE_DIR})
-target_precompile_headers(troupe_torch_pch PRIVATE <torch/torch.h>)
+target_precompile_headers(troupe_torch_pch PRIVATE <torch/autograd.h> <torch/types.h> <torch/utils.h>)

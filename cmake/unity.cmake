@@ -20,10 +20,6 @@ set(troupe_sources_alone
   actors/reward/rules.cpp
   actors/rollout/weight_slot.cpp
   actors/text/pre_tokenizer.cpp
-  apps/training/judge_keys.cpp
-  apps/training/parallel_keys.cpp
-  apps/training/role_keys.cpp
-  apps/training/train_schema.cpp
   placement/backtrack.cpp
   placement/explain.cpp
   placement/materialize.cpp
@@ -55,6 +51,9 @@ set(troupe_sources_alone
 
 # Types of unnamed namespaces are as good as ever there, but their sources are no longer the main file.
 function(troupe_unity name)
+  if(NOT TROUPE_UNITY)
+    return()
+  endif()
   set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 12)
   target_compile_options(${name} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
   foreach(source ${troupe_sources_alone})

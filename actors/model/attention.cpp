@@ -2,7 +2,8 @@
 
 #include "runtime/base/check.hpp"
 
-#include <torch/torch.h>
+#include <torch/autograd.h>
+#include <torch/types.h>
 
 #include <cmath>
 

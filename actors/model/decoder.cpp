@@ -5,7 +5,7 @@
 #include "actors/model/token_log_prob_parallel.hpp"
 #include "runtime/base/check.hpp"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <string>

@@ -2,7 +2,8 @@
 
 #include "actors/model/row_ops_torch.hpp"
 
-#include <torch/torch.h>
+#include <torch/autograd.h>
+#include <torch/types.h>
 
 namespace troupe::actors {
 namespace {

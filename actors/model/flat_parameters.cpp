@@ -3,7 +3,7 @@
 #include "actors/model/sharded_parameters.hpp"
 #include "runtime/base/check.hpp"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <map>

@@ -4,7 +4,8 @@
 #include "actors/model/train_kernels.hpp"
 #include "runtime/base/check.hpp"
 
-#include <torch/torch.h>
+#include <torch/autograd.h>
+#include <torch/types.h>
 
 namespace troupe::actors {
 namespace {

@@ -4,7 +4,8 @@
 #include "runtime/base/check.hpp"
 
 #include <torch/custom_class.h>
-#include <torch/torch.h>
+#include <torch/autograd.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <utility>

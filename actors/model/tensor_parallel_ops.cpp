@@ -5,7 +5,8 @@
 #include "runtime/base/check.hpp"
 #include "runtime/task/failure.hpp"
 
-#include <torch/torch.h>
+#include <torch/autograd.h>
+#include <torch/types.h>
 
 #include <algorithm>
 

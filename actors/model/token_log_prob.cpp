@@ -3,7 +3,8 @@
 #include "actors/model/token_log_prob_chunks.hpp"
 #include "actors/model/train_kernels.hpp"
 
-#include <torch/torch.h>
+#include <torch/autograd.h>
+#include <torch/types.h>
 
 namespace troupe::actors {
 namespace {

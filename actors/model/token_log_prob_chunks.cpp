@@ -3,7 +3,7 @@
 #include "actors/model/train_kernels.hpp"
 #include "runtime/base/check.hpp"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 

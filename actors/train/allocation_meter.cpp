@@ -2,7 +2,7 @@
 
 #include "actors/model/torch_compat.hpp"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 

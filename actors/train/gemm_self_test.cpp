@@ -1,7 +1,7 @@
 #include "actors/train/train_engine.hpp"
 #include "runtime/base/log.hpp"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <chrono>

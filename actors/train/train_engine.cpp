@@ -3,7 +3,7 @@
 #include "actors/train/train_engine_impl.hpp"
 #include "runtime/base/check.hpp"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <cmath>
 #include <utility>

@@ -2,7 +2,7 @@
 #include "actors/train/policy_pass.hpp"
 #include "runtime/base/rng.hpp"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <cmath>
 #include <utility>

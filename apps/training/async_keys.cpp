@@ -5,6 +5,7 @@
 #include "apps/training/config_seconds.hpp"
 #include "apps/training/judge_keys.hpp"
 #include "apps/training/role_keys.hpp"
+#include "apps/training/sections.hpp"
 #include "runtime/base/check.hpp"
 
 #include <algorithm>
@@ -20,10 +21,8 @@ using runtime::ValueType;
 
 namespace {
 
-constexpr double kMostInt = 2147483647;
 constexpr double kMostSeconds = 1e7;
 constexpr double kMostDevices = 1024;
-constexpr const char* kActor = "actor_rollout_ref.actor";
 constexpr const char* kRolloutTp = "actor_rollout_ref.rollout.tensor_model_parallel_size";
 constexpr const char* kMode = "trainer.mode";
 

@@ -21,7 +21,7 @@ namespace {
 
 const std::string kAt = "algorithm.rollout_correction.";
 const std::string kLossMode = "actor_rollout_ref.actor.policy_loss.loss_mode";
-const std::string kRollout = "actor_rollout_ref.rollout.";
+const std::string kRolloutKeys = "actor_rollout_ref.rollout.";
 
 /// Keys that say one by one what a preset says at once.
 constexpr const char* kSingleKeys[] = {"rollout_is",
@@ -60,11 +60,11 @@ bool is_one_of(const std::vector<std::string>& names, const std::string& name) {
 }
 
 SamplingTransform sampling_of(const Config& c) {
-  return {.temperature = c.get<double>(kRollout + "temperature"),
-          .top_p = c.get<double>(kRollout + "top_p"),
-          .top_k = static_cast<std::int32_t>(c.get<std::int64_t>(kRollout + "top_k")),
-          .min_p = c.get<double>(kRollout + "min_p"),
-          .has_penalties = c.get<double>(kRollout + "repetition_penalty") != 1.0};
+  return {.temperature = c.get<double>(kRolloutKeys + "temperature"),
+          .top_p = c.get<double>(kRolloutKeys + "top_p"),
+          .top_k = static_cast<std::int32_t>(c.get<std::int64_t>(kRolloutKeys + "top_k")),
+          .min_p = c.get<double>(kRolloutKeys + "min_p"),
+          .has_penalties = c.get<double>(kRolloutKeys + "repetition_penalty") != 1.0};
 }
 
 /// The key that brings a KL to the reference, whose log-probs are of the whole distribution.
@@ -87,7 +87,7 @@ result<LogProbKind> log_prob_kind(const Config& c) {
   if (sampling.has_penalties)
     return c.refuse(kAt + "log_probs",
                     "the trainer does not penalise its logits, and {}repetition_penalty is {}",
-                    kRollout, text_of(c, kRollout + "repetition_penalty"));
+                    kRolloutKeys, text_of(c, kRolloutKeys + "repetition_penalty"));
   if (kl && sampling.has_truncation())
     return c.refuse(kAt + "log_probs",
                     "a KL to the reference is of whole distributions, and {} is true", *kl);
@@ -245,7 +245,7 @@ result<void> check_sampling(const Config& c, const Correction& correction) {
                           : first != std::end(kSingleKeys) ? kAt + *first
                                                            : kLossMode;
   return c.refuse(key, "ratios to the rollout policy are not known under {}repetition_penalty {}",
-                  kRollout, text_of(c, kRollout + "repetition_penalty"));
+                  kRolloutKeys, text_of(c, kRolloutKeys + "repetition_penalty"));
 }
 
 result<void> check_correction(const Config& c) {

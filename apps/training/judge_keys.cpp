@@ -19,7 +19,7 @@ namespace {
 constexpr const char* kRewardSandbox = "reward_model.sandbox.";
 constexpr const char* kEnvironment = "environment.";
 constexpr const char* kEnvironmentSandbox = "environment.sandbox.";
-constexpr double kMostSeconds = 86400;
+constexpr double kDaySeconds = 86400;
 constexpr double kMostMegabytes = 1 << 24;
 
 void declare_sandbox(Schema& s, const std::string& at, const std::string& judge) {
@@ -36,11 +36,11 @@ void declare_sandbox(Schema& s, const std::string& at, const std::string& judge)
   s.texts(at + "hidden_folders", {"/run"}, "folders that the command does not see");
   s.texts(at + "environment", {}, "NAME=value, all that the command finds beside the usual");
   s.number(at + "sample_wall_s", 10, "seconds from a sample's turn to its answer")
-      .within(between(0.001, kMostSeconds));
+      .within(between(0.001, kDaySeconds));
   s.number(at + "sample_cpu_s", 10, "CPU seconds of one sample")
-      .within(between(0.001, kMostSeconds));
+      .within(between(0.001, kDaySeconds));
   s.number(at + "start_s", 30, "seconds more for a process's first answer")
-      .within(between(0, kMostSeconds));
+      .within(between(0, kDaySeconds));
   s.integer(at + "memory_mb", 1024, "memory of one process, MiB")
       .within(between(1, kMostMegabytes));
   s.integer(at + "scratch_mb", 64, "files it may write, MiB").within(between(1, kMostMegabytes));
@@ -57,7 +57,7 @@ void declare_environment(Schema& s) {
   s.integer(at + "turn_tokens_max", 256, "tokens that it says in one turn; more is cut")
       .within(between(1, 1 << 24));
   s.number(at + "turn_deadline_s", 60, "seconds of one try of a turn")
-      .within(between(0.001, kMostSeconds));
+      .within(between(0.001, kDaySeconds));
   s.integer(at + "retries_max", 1, "of a turn that failed").within(between(0, 1 << 16));
   s.number(at + "exhausted_score", 0, "score of a sample whose turns are used up");
   s.text(at + "failure_score", "drop", "score of a sample whose environment failed, or drop");

@@ -4,6 +4,7 @@
 #include "apps/training/async_keys.hpp"
 #include "apps/training/config_seconds.hpp"
 #include "apps/training/role_keys.hpp"
+#include "apps/training/sections.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -18,10 +19,6 @@ using runtime::ValueType;
 
 namespace {
 
-constexpr const char* kActor = "actor_rollout_ref.actor";
-constexpr const char* kReference = "actor_rollout_ref.ref";
-constexpr const char* kCritic = "critic";
-constexpr const char* kRollout = "actor_rollout_ref.rollout";
 constexpr double kMostRanks = 1024;
 
 /// Keys of a trained section; the reference takes what it is not given from the actor.

@@ -1,5 +1,7 @@
 #include "apps/training/role_keys.hpp"
 
+#include "apps/training/sections.hpp"
+
 #include <algorithm>
 
 namespace troupe::apps {
@@ -8,7 +10,6 @@ using runtime::Config;
 
 namespace {
 
-constexpr const char* kActor = "actor_rollout_ref.actor";
 constexpr std::int64_t kMinibatchPrompts = 256;  // verl's default; a smaller batch takes its place
 
 }  // namespace

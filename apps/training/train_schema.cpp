@@ -4,6 +4,7 @@
 #include "apps/training/correction_keys.hpp"
 #include "apps/training/judge_keys.hpp"
 #include "apps/training/parallel_keys.hpp"
+#include "apps/training/sections.hpp"
 #include "runtime/config/config.hpp"
 #include "sim/scenario/simulation_keys.hpp"
 
@@ -23,7 +24,6 @@ using runtime::Schema;
 using runtime::ValueType;
 
 constexpr double kMostTokens = 1 << 24;
-constexpr double kMostInt = 2147483647;
 
 std::vector<std::string> joined(std::vector<std::string> names,
                                 const std::vector<std::string>& more) {

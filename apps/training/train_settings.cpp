@@ -4,6 +4,7 @@
 #include "apps/training/async_keys.hpp"
 #include "apps/training/config_seconds.hpp"
 #include "apps/training/correction_keys.hpp"
+#include "apps/training/sections.hpp"
 #include "apps/training/train_schema.hpp"
 #include "runtime/base/rng.hpp"
 
@@ -19,9 +20,6 @@ using actors::LossAggregation;
 using runtime::Config;
 
 namespace {
-
-constexpr const char* kActor = "actor_rollout_ref.actor";
-constexpr const char* kRollout = "actor_rollout_ref.rollout";
 
 // Streams of the run's seed, so that no two uses of it share numbers.
 constexpr std::uint64_t kSamplingStream = 1;

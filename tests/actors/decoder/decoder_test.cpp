@@ -10,7 +10,8 @@
 #include "tests/support/reference_model.hpp"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/autograd.h>
+#include <torch/types.h>
 
 #include <cmath>
 #include <cstdlib>

@@ -10,7 +10,7 @@
 #include "actors/model/rope.hpp"
 #include "actors/model/weight_set.hpp"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <cmath>
 #include <map>

@@ -5,7 +5,9 @@
 #include "actors/model/token_log_prob_cut.hpp"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/autograd.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 namespace troupe::actors {
 namespace {

@@ -6,7 +6,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/optim.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/types.h>
 
 #include <algorithm>
 
