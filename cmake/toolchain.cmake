@@ -29,7 +29,7 @@ find_program(TROUPE_CCACHE ccache)
 if(TROUPE_CCACHE)
   # PCH needs this sloppiness, or ccache never hits a torch source.
   set(cache_launcher ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
-      CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${TROUPE_CCACHE})
+      CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1 CCACHE_DEPEND=1 ${TROUPE_CCACHE})
   set(CMAKE_CXX_COMPILER_LAUNCHER ${cache_launcher})
   set(CMAKE_C_COMPILER_LAUNCHER ${cache_launcher})
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")

@@ -1,16 +1,12 @@
 #include "placement/backtrack.hpp"
 
+#include "runtime/base/index.hpp"
+
 #include <algorithm>
 #include <map>
 #include <string>
 
 namespace troupe::placement {
-namespace {
-
-std::size_t index(std::int32_t value) { return static_cast<std::size_t>(value); }
-
-}  // namespace
-
 CostCounter::CostCounter(const Problem& problem)
     : problem_(problem),
       level_(problem.domains.count(), 0),

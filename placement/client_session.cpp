@@ -2,11 +2,11 @@
 
 #include "placement/protocol_codec.hpp"
 #include "runtime/base/check.hpp"
+#include "runtime/base/incarnation.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/group/actor_system.hpp"
 #include "runtime/task/when_done.hpp"
 
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -30,15 +30,6 @@ namespace {
 constexpr std::string_view kCreate = "placement.create";
 constexpr Duration kSessionWithin = std::chrono::seconds(5);
 
-std::uint64_t new_instance() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch().count();
-  return static_cast<std::uint64_t>(now) ^ (static_cast<std::uint64_t>(::getpid()) << 48);
-}
-
-Error make_error(ErrorCode code, std::string message) {
-  return Error{.code = code, .message = std::move(message), .origin = {}, .causes = {}};
-}
-
 bool is_over(GroupStatus status) {
   return status == GroupStatus::kInfeasible || status == GroupStatus::kRemoved;
 }
@@ -60,7 +51,7 @@ Reply forgive_gone(const std::vector<std::byte>& asked, Reply answer) {
 /// Why nobody may wait for the group any longer.
 Error end_of(const std::string& name, const GroupNews& news) {
   const std::string text = fmt::format("group '{}' is {}", name, group_status_name(news.status));
-  if (!news.cause) return make_error(ErrorCode::kCancelled, text);
+  if (!news.cause) return make_error(ErrorCode::kCancelled, "{}", text);
   Error cause = *news.cause;
   const ErrorCode code = cause.code;
   return std::move(cause).wrap(code, text);
@@ -69,7 +60,7 @@ Error end_of(const std::string& name, const GroupNews& news) {
 }  // namespace
 
 PlacementClient::Impl::Impl(PlacementClientOptions options) : options_(std::move(options)) {
-  if (options_.instance == 0) options_.instance = new_instance();
+  if (options_.instance == 0) options_.instance = new_incarnation();
 }
 
 PlacementClient::Impl::~Impl() {
@@ -206,7 +197,7 @@ void PlacementClient::Impl::expire(std::uint64_t id) {
     text = fmt::format("{}: {}", found->second.method,
                        in_session_ ? "the head has not answered" : "the head is away");
   }
-  finish(id, fail(make_error(ErrorCode::kDeadline, std::move(text))));
+  finish(id, fail(make_error(ErrorCode::kDeadline, "{}", text)));
 }
 
 void PlacementClient::Impl::fail_all(const Error& cause) {
@@ -330,7 +321,7 @@ pending<GroupNews> PlacementClient::Impl::wait_active(GroupId id, Deadline deadl
         text = fmt::format("group '{}' is still {}", group->second.name,
                            group_status_name(group->second.news.status));
       }
-      late.fail(make_error(ErrorCode::kDeadline, std::move(text)));
+      late.fail(make_error(ErrorCode::kDeadline, "{}", text));
     });
   }
   return std::move(ends.first);

@@ -1,5 +1,6 @@
 #include "placement/cluster_client.hpp"
 
+#include "runtime/base/incarnation.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/cluster/head_messages.hpp"
 #include "runtime/link/reconnecting_channel.hpp"
@@ -31,18 +32,9 @@ constexpr Duration kHeadAnswersWithin = std::chrono::seconds(5);
 constexpr Duration kFarewellWithin = std::chrono::seconds(1);
 constexpr Duration kExplainWithin = std::chrono::seconds(2);
 
-std::uint64_t new_epoch() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch().count();
-  return static_cast<std::uint64_t>(now) ^ (static_cast<std::uint64_t>(::getpid()) << 48);
-}
-
 std::string host_name() {
   std::array<char, 256> name{};
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
-}
-
-Error make_error(ErrorCode code, std::string message) {
-  return Error{.code = code, .message = std::move(message), .origin = {}, .causes = {}};
 }
 
 /// These do not go away by dialling again.
@@ -80,7 +72,7 @@ class ClusterClient::Impl : public std::enable_shared_from_this<ClusterClient::I
 
   runtime::ActorSystem& system;
   const ClusterClientOptions options;
-  const std::uint64_t epoch = new_epoch();
+  const std::uint64_t epoch = new_incarnation();
   std::string listen_host;
   std::unique_ptr<runtime::LinkHub> hub;
   std::shared_ptr<PlacementClient> placement;

@@ -25,11 +25,6 @@
 
 namespace troupe::placement {
 
-template <class... Args>
-Error make_error(ErrorCode code, fmt::format_string<Args...> format, Args&&... args) {
-  return fail(code, format, std::forward<Args>(args)...).value();
-}
-
 enum class PartStage : std::uint8_t {
   kToPrepare,
   kPreparing,

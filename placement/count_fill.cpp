@@ -1,5 +1,7 @@
 #include "placement/count_fill.hpp"
 
+#include "runtime/base/index.hpp"
+
 #include <algorithm>
 #include <limits>
 
@@ -13,8 +15,6 @@ constexpr std::size_t kContainersMax = 32;
 int depth_of(Level level) {
   return level >= Level::kSocket ? kSiteDepth : static_cast<int>(level) + kRackDepth;
 }
-
-std::size_t index(std::int32_t value) { return static_cast<std::size_t>(value); }
 
 }  // namespace
 

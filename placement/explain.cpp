@@ -2,6 +2,7 @@
 
 #include "placement/count_fill.hpp"
 #include "placement/refusal.hpp"
+#include "runtime/base/index.hpp"
 
 #include <fmt/format.h>
 
@@ -20,8 +21,6 @@ constexpr std::array<std::string_view, 10> kConstraints{"gpu",      "cpu",      
                                                         "strategy", "fits"};
 constexpr std::array<std::string_view, 5> kStates{"active", "waiting", "infeasible", "rejected",
                                                   "unknown"};
-
-std::size_t index(std::int32_t value) { return static_cast<std::size_t>(value); }
 
 /// Whether a bundle holds some of the resource that is short.
 bool holds_some(const BundlePlacement& bundle, const ShortResource& resource) {

@@ -1,5 +1,7 @@
 #include "placement/materialize.hpp"
 
+#include "runtime/base/index.hpp"
+
 #include <algorithm>
 #include <map>
 #include <tuple>
@@ -9,8 +11,6 @@ namespace troupe::placement {
 namespace {
 
 using Quota = std::vector<std::pair<std::int32_t, std::int64_t>>;
-
-std::size_t index(std::int32_t value) { return static_cast<std::size_t>(value); }
 
 /// First core of a socket, and one past its last.
 std::pair<std::int32_t, std::int32_t> cores_of(const NodeSpec& node, std::int32_t socket) {

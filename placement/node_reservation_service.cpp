@@ -1,10 +1,10 @@
 #include "placement/node_reservation_service.hpp"
 
 #include "placement/protocol_codec.hpp"
+#include "runtime/base/incarnation.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/task/when_done.hpp"
 
-#include <unistd.h>
 
 #include <chrono>
 #include <utility>
@@ -14,17 +14,6 @@ namespace troupe::placement {
 using runtime::Channel;
 using runtime::Ref;
 using runtime::Responder;
-
-namespace {
-
-std::uint64_t new_incarnation() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch().count();
-  return static_cast<std::uint64_t>(now) ^ (static_cast<std::uint64_t>(::getpid()) << 48);
-}
-
-TimePoint now() { return SteadyClock().now(); }
-
-}  // namespace
 
 NodeReservationService::NodeReservationService(NodeReservationOptions options,
                                                NodeReservations core)
@@ -93,7 +82,7 @@ void NodeReservationService::on_request(Channel& channel, std::string_view metho
       return responder.reply(fail(ErrorCode::kConflict,
                                   "node {}: a pass over a channel that is not the head's",
                                   options_.spec.name));
-    reply = core_.step(*pass, now(), changes);
+    reply = core_.step(*pass, steady_now(), changes);
   }
   for (const std::string& notice : changes.notices)
     log::warn("placement: node {}: {}", options_.spec.name, notice);

@@ -6,6 +6,7 @@
 #include "placement/problem.hpp"
 #include "placement/search_state.hpp"
 #include "runtime/base/check.hpp"
+#include "runtime/base/index.hpp"
 
 #include <algorithm>
 #include <limits>
@@ -16,8 +17,6 @@ namespace {
 
 /// Mixed groups try at most this many containers of a depth.
 constexpr std::size_t kMixedTriesMax = 12;
-
-std::size_t index(std::int32_t value) { return static_cast<std::size_t>(value); }
 
 /// Sums over all bundles that no set of nodes can go below.
 struct Totals {

@@ -16,14 +16,6 @@ using runtime::Ref;
 using runtime::Responder;
 using Reply = result<std::vector<std::byte>>;
 
-namespace {
-
-Error make_error(ErrorCode code, std::string message) {
-  return Error{.code = code, .message = std::move(message), .origin = {}, .causes = {}};
-}
-
-}  // namespace
-
 PlacementClient::PlacementClient(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 PlacementClient::~PlacementClient() = default;
 
@@ -54,8 +46,8 @@ pending<std::vector<result<PlacementGroup>>> PlacementClient::create_groups(
   auto ends = make_pending<std::vector<result<PlacementGroup>>>();
   if (wishes.size() > kRequestsPerMessageMax) {
     ends.second.fail(make_error(ErrorCode::kInvalidArgument,
-                                fmt::format("{} groups in one message, at most {}", wishes.size(),
-                                            kRequestsPerMessageMax)));
+                                "{} groups in one message, at most {}", wishes.size(),
+                                kRequestsPerMessageMax));
     return std::move(ends.first);
   }
   std::vector<CreateGroup> creates;
@@ -75,9 +67,8 @@ pending<std::vector<result<PlacementGroup>>> PlacementClient::create_groups(
                auto outcomes = decode_outcomes(*answer);
                if (!outcomes) return (void)out.fail(std::move(outcomes).error());
                if (outcomes->size() != made.size())
-                 return (void)out.fail(make_error(
-                     ErrorCode::kCorrupt,
-                     fmt::format("{} outcomes for {} groups", outcomes->size(), made.size())));
+                 return (void)out.fail(make_error(ErrorCode::kCorrupt, "{} outcomes for {} groups",
+                                                  outcomes->size(), made.size()));
                std::vector<result<PlacementGroup>> groups;
                for (std::size_t i = 0; i < made.size(); ++i) {
                  auto& outcome = (*outcomes)[i];

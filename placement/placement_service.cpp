@@ -4,12 +4,12 @@
 #include "placement/ledger_writer.hpp"
 #include "placement/protocol_codec.hpp"
 #include "runtime/base/check.hpp"
+#include "runtime/base/incarnation.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/task/failure.hpp"
 #include "runtime/task/pending.hpp"
 #include "runtime/task/when_done.hpp"
 
-#include <unistd.h>
 
 #include <chrono>
 #include <condition_variable>
@@ -52,8 +52,6 @@ result<GroupKey> decode_key(std::span<const std::byte> payload) {
     return fail(ErrorCode::kInvalidArgument, "placement: {} groups named, wanted one", keys.size());
   return std::move(keys.front());
 }
-
-TimePoint now() { return SteadyClock().now(); }
 
 /// Takes the core no longer than a change of thread would, if nothing else is open there.
 bool is_small(const CoreEvent& event) {
@@ -130,9 +128,7 @@ class PlacementService::Impl : public std::enable_shared_from_this<PlacementServ
 PlacementService::Impl::Impl(PlacementServiceOptions options, PlacementCore core)
     : options_(std::move(options)),
       core_(std::move(core)),
-      rng_(options_.seed != 0 ? options_.seed
-                              : static_cast<std::uint64_t>(now().time_since_epoch().count()) ^
-                                    static_cast<std::uint64_t>(::getpid())),
+      rng_(options_.seed != 0 ? options_.seed : new_incarnation()),
       next_wake_(core_.next_wake()) {}
 
 void PlacementService::Impl::start(LedgerFile file) {
@@ -331,7 +327,7 @@ bool PlacementService::Impl::wait_for_work(std::vector<CoreEvent>& events,
   std::unique_lock lock(mutex_);
   for (;;) {
     if (stopping_ || failure_) return false;
-    const bool due = next_wake_ && now() >= *next_wake_;
+    const bool due = next_wake_ && steady_now() >= *next_wake_;
     if (!driving_ && (due || !inbox_.empty() || !looks_.empty())) break;
     waits_until_ = driving_ ? std::nullopt : next_wake_;
     if (waits_until_) {
@@ -360,7 +356,7 @@ void PlacementService::Impl::run() {
   try {
     while (wait_for_work(events, looks)) {
       for (const auto& look : std::exchange(looks, {})) look.complete(core_.nodes());
-      CoreEffects effects = core_.step(events, now(), rng_);
+      CoreEffects effects = core_.step(events, steady_now(), rng_);
       carry_out(effects);
       const std::lock_guard lock(mutex_);
       let_go_locked();
@@ -391,7 +387,7 @@ void PlacementService::Impl::drive_here() {
         driving_ = true;
         events = std::exchange(inbox_, {});
       }
-      CoreEffects effects = core_.step(events, now(), rng_);
+      CoreEffects effects = core_.step(events, steady_now(), rng_);
       carry_out(effects);
     }
   } catch (...) {
@@ -534,7 +530,7 @@ result<std::shared_ptr<PlacementService>> PlacementService::open(PlacementServic
     error.message = fmt::format("{}: {}", options.ledger.string(), error.message);
     return fail(std::move(error));
   }
-  PlacementCore core(options.core, *state, now());
+  PlacementCore core(options.core, *state, steady_now());
   // The new term is durable before anything is sent under it; the file is compacted on the way.
   TROUPE_TRY_VOID(state->apply(core.start_record()));
   TROUPE_TRY(const auto frames, encode_frames(state->snapshot()));

@@ -31,7 +31,7 @@ at::Tensor local_targets(const at::Tensor& targets, IndexRange rows) {
 }
 
 /// Parts of all ranks, [R, T].
-std::vector<LogitPart> exchange(const TensorGroup& group, std::vector<LogitPart>& mine) {
+std::vector<LogitPart> exchange_parts(const TensorGroup& group, std::vector<LogitPart>& mine) {
   std::vector<LogitPart> all(mine.size() * static_cast<std::size_t>(group.place.size));
   const auto doubles = [](std::vector<LogitPart>& parts) {
     return std::span<double>(reinterpret_cast<double*>(parts.data()), parts.size() * 4);
@@ -40,7 +40,7 @@ std::vector<LogitPart> exchange(const TensorGroup& group, std::vector<LogitPart>
   return all;
 }
 
-struct Node : torch::autograd::Function<Node> {
+struct ParallelNode : torch::autograd::Function<ParallelNode> {
   static tensor_list forward(AutogradContext* context, const at::Tensor& hidden,
                              const at::Tensor& head, const at::Tensor& targets,
                              const TensorGroup* group, const TokenLogProbOptions& options) {
@@ -52,7 +52,7 @@ struct Node : torch::autograd::Function<Node> {
                            logit_parts({part.size(0), head.size(0)}, part.data_ptr<float>(),
                                        ids_of(targets) + begin, inverse, parts.data() + begin);
                          });
-    const std::vector<LogitPart> all = exchange(*group, parts);
+    const std::vector<LogitPart> all = exchange_parts(*group, parts);
     const at::Tensor log_prob = at::empty({tokens}, hidden.options());
     const at::Tensor entropy = at::empty({tokens}, hidden.options());
     const at::Tensor log_sum_exp = at::empty({tokens}, hidden.options());
@@ -99,7 +99,7 @@ TokenLogProb token_log_prob_parallel(const TensorGroup& group, IndexRange rows,
     return {.log_prob = none, .entropy = none};
   }
   const tensor_list out =
-      Node::apply(hidden.contiguous(), head, local_targets(targets, rows), &group, options);
+      ParallelNode::apply(hidden.contiguous(), head, local_targets(targets, rows), &group, options);
   return {.log_prob = out[0], .entropy = out[1]};
 }
 

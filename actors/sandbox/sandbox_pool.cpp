@@ -31,10 +31,6 @@ std::string_view sandbox_failure_name(SandboxFailure failure) {
 
 namespace {
 
-TimePoint clock_now() {
-  return std::chrono::time_point_cast<Duration>(std::chrono::steady_clock::now());
-}
-
 /// Writing to a process that is gone is an error here, not a signal that ends this process.
 class PipeSignalGuard {
  public:
@@ -178,7 +174,7 @@ class SandboxPool::Impl::Drive {
       if (const auto late = worker->late_at()) until = std::min(until, *late);
     }
     constexpr std::int64_t kLongestMs = 1000;
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - clock_now()).count();
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - steady_now()).count();
     ::poll(waits_.data(), static_cast<nfds_t>(waits_.size()),
            static_cast<int>(std::clamp<std::int64_t>(left, 0, kLongestMs)));
   }
@@ -186,7 +182,7 @@ class SandboxPool::Impl::Drive {
   result<void> advance(Worker& worker) {
     if (!worker.running()) return {};
     std::vector<WorkerNews> news;
-    const bool over = worker.advance(clock_now(), news);
+    const bool over = worker.advance(steady_now(), news);
     if (!news.empty()) {
       pool_.answered_ = true;
       if (pool_.failures_at_start_ != 0) pool_.failures_at_start_ = 0;

@@ -15,8 +15,6 @@ namespace {
 constexpr Duration kPauseFirst = std::chrono::microseconds(200);
 constexpr Duration kPauseMost = std::chrono::milliseconds(1);
 
-TimePoint clock_now() { return SteadyClock().now(); }
-
 }  // namespace
 
 Proofs::Entry* Proofs::entry(Id id) {
@@ -128,7 +126,7 @@ result<bool> Proofs::advance() {
   drop_proven();
   if (answers || here)
     pause_ = kPauseFirst;
-  else if (clock_now() >= repeat_at_)
+  else if (steady_now() >= repeat_at_)
     pause_ = std::min(pause_ * 3 / 2, kPauseMost);
   repeat();
   return answers || here;
@@ -165,7 +163,7 @@ result<bool> Proofs::take_answers() {
 }
 
 result<bool> Proofs::look_here() {
-  if (clock_now() < repeat_at_) return false;
+  if (steady_now() < repeat_at_) return false;
   bool moved = false;
   // In the order in which they are summed; what is behind the first that is not known can wait.
   for (Entry& one : entries_) {
@@ -190,7 +188,7 @@ result<bool> Proofs::look_here() {
 
 /// What was answered "not yet".
 void Proofs::repeat() {
-  const TimePoint now = clock_now();
+  const TimePoint now = steady_now();
   if (now < repeat_at_) return;
   repeat_at_ = now + pause_;
   std::set<Member> busy;

@@ -15,8 +15,6 @@
 namespace troupe::reshard {
 namespace {
 
-TimePoint clock_now() { return SteadyClock().now(); }
-
 /// The bytes of all buffers at some version.
 struct Base {
   WeightVersion version;
@@ -155,7 +153,7 @@ class PublicationSource::Impl::Update final : public UpdateLease {
 Reply PublicationSource::Impl::handle(const Command& command) {
   const std::lock_guard lock(mutex_);
   tick();
-  std::optional<Reply> reply = carry_out(core_.step(command, clock_now()));
+  std::optional<Reply> reply = carry_out(core_.step(command, steady_now()));
   TROUPE_CHECK(reply.has_value(), "source rank {}: {} has no answer", rank_,
                command_name(command.kind));
   return *std::move(reply);
@@ -167,7 +165,7 @@ std::optional<Reply> PublicationSource::Impl::carry_out(const std::vector<Source
     if (const auto* send = std::get_if<SendReply>(&effect)) {
       reply = send->reply;
     } else if (const auto* one = std::get_if<Freeze>(&effect)) {
-      if (auto more = carry_out(core_.step(freeze(*one), clock_now()))) reply = std::move(more);
+      if (auto more = carry_out(core_.step(freeze(*one), steady_now()))) reply = std::move(more);
     } else if (const auto* end = std::get_if<Thaw>(&effect)) {
       thaw(*end);
     }
@@ -217,7 +215,7 @@ void PublicationSource::Impl::thaw(const Thaw& thaw) {
   changed_.notify_all();
 }
 
-void PublicationSource::Impl::tick() { carry_out(core_.step(LeaseTick{}, clock_now())); }
+void PublicationSource::Impl::tick() { carry_out(core_.step(LeaseTick{}, steady_now())); }
 
 result<std::unique_ptr<UpdateLease>> PublicationSource::Impl::start_update(Deadline deadline) {
   std::unique_lock lock(mutex_);

@@ -25,8 +25,6 @@ constexpr Duration kWatch = std::chrono::milliseconds(20);
 /// hang.
 constexpr Duration kCallGrace = std::chrono::milliseconds(200);
 
-TimePoint clock_now() { return SteadyClock().now(); }
-
 }  // namespace
 
 class Communicator::Impl {
@@ -160,7 +158,7 @@ result<void> Communicator::Impl::wait_idle(Deadline deadline) {
 
 void Communicator::Impl::step(const CommEvent& event, Lock& lock) {
   std::vector<std::function<void()>> after;
-  for (const CommEffect& effect : core_.step(event, clock_now())) carry_out(effect, after);
+  for (const CommEffect& effect : core_.step(event, steady_now())) carry_out(effect, after);
   changed_.notify_all();
   if (after.empty()) return;
   // Completions run callers' code: never under the lock.

@@ -23,6 +23,9 @@ class SteadyClock final : public Clock {
   TimePoint now() const override { return std::chrono::steady_clock::now(); }
 };
 
+/// What the monotonic clock says.
+inline TimePoint steady_now() { return SteadyClock().now(); }
+
 /// An absolute point in time after which a wait gives up. Always finite: default 30 minutes.
 struct Deadline {
   TimePoint at;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <system_error>
 #include <utility>
 
 namespace troupe {
@@ -73,6 +74,8 @@ std::string Error::to_report() const {
   }
   return text;
 }
+
+std::string system_message(int code) { return std::system_category().message(code); }
 
 const Error& Error::root_cause() const {
   const Error* error = this;

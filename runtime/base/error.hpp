@@ -34,6 +34,9 @@ enum class ErrorCode {
   kInternal,           ///< a failed CHECK or a foreign exception
 };
 
+/// What the system says of an `errno`.
+std::string system_message(int code);
+
 /// Name as printed and as stored on the wire, e.g. `deadline`.
 std::string_view error_code_name(ErrorCode code);
 

@@ -18,14 +18,19 @@ namespace troupe {
 template <class T>
 using result = tl::expected<T, Error>;
 
+template <class... Args>
+Error make_error(ErrorCode code, fmt::format_string<Args...> format, Args&&... args) {
+  return Error{.code = code,
+               .message = fmt::format(format, std::forward<Args>(args)...),
+               .origin = {},
+               .causes = {}};
+}
+
 /// `return fail(ErrorCode::kIo, "{}: cannot open", path);`
 template <class... Args>
 [[nodiscard]] tl::unexpected<Error> fail(ErrorCode code, fmt::format_string<Args...> format,
                                          Args&&... args) {
-  return tl::unexpected<Error>(Error{.code = code,
-                                     .message = fmt::format(format, std::forward<Args>(args)...),
-                                     .origin = {},
-                                     .causes = {}});
+  return tl::unexpected<Error>(make_error(code, format, std::forward<Args>(args)...));
 }
 
 /// Hands an existing error on: `return fail(std::move(r).error());`

@@ -1,5 +1,6 @@
 #include "runtime/cluster/agent_launcher.hpp"
 
+#include "runtime/base/incarnation.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/cluster/log_forwarder.hpp"
 #include "runtime/cluster/log_printer.hpp"
@@ -10,10 +11,8 @@
 #include "runtime/link/service_table.hpp"
 #include "runtime/task/when_done.hpp"
 
-#include <unistd.h>
 
 #include <algorithm>
-#include <ctime>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -30,16 +29,6 @@ using Name = std::pair<std::string, RankId>;
 /// What is done once the lock is released.
 using Later = std::vector<std::function<void()>>;
 
-TimePoint now() { return SteadyClock().now(); }
-
-std::uint64_t new_instance() {
-  struct timespec time {};
-  ::clock_gettime(CLOCK_REALTIME, &time);
-  return (static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000U +
-          static_cast<std::uint64_t>(time.tv_nsec)) ^
-         (static_cast<std::uint64_t>(::getpid()) << 40U);
-}
-
 std::string rank_text(const Name& name) {
   return fmt::format("{} rank {}", name.first, name.second.value);
 }
@@ -52,7 +41,7 @@ class AgentLauncher::Impl final : public ChannelService, public std::enable_shar
       : system_(system),
         hub_(hub),
         options_(std::move(options)),
-        instance_(new_instance()),
+        instance_(new_incarnation()),
         printer_(options_.print) {}
 
   result<void> open() {
@@ -209,9 +198,10 @@ pending<void> AgentLauncher::Impl::launch(const RankLaunch& launch,
       });
   });
   if (refusal) return pending<void>::of(fail(std::move(*refusal)));
-  system_.timer().add(now() + options_.start_within, [weak = weak_from_this(), name, number] {
-    if (const auto self = weak.lock()) self->start_late(name, number);
-  });
+  system_.timer().add(steady_now() + options_.start_within,
+                      [weak = weak_from_this(), name, number] {
+                        if (const auto self = weak.lock()) self->start_late(name, number);
+                      });
   return std::move(started);
 }
 
@@ -270,10 +260,11 @@ void AgentLauncher::Impl::welcomed(const std::string& address, const Ref<Channel
     agent->greeting = false;
     if (!welcome && welcome.error().code == ErrorCode::kConflict) {
       // An earlier controller's ranks are being ended there.
-      system_.timer().add(now() + kHelloAgainAfter, [weak = weak_from_this(), address, channel] {
-        const auto self = weak.lock();
-        if (self && !channel->failure()) self->say_hello(address, channel);
-      });
+      system_.timer().add(steady_now() + kHelloAgainAfter,
+                          [weak = weak_from_this(), address, channel] {
+                            const auto self = weak.lock();
+                            if (self && !channel->failure()) self->say_hello(address, channel);
+                          });
       return;
     }
     if (!welcome)
@@ -461,10 +452,10 @@ void AgentLauncher::Impl::down(const std::string& address, const Error& cause) {
     Agent* agent = agent_locked(address);
     agent->welcomed = false;
     agent->channel = nullptr;
-    agent->down_since = now();
+    agent->down_since = steady_now();
     agent->down_why = cause;
     if (peer_was_silent(cause)) return lose_locked(*agent, "is gone: " + cause.to_string(), later);
-    system_.timer().add(now() + options_.agent_grace, [weak = weak_from_this(), address] {
+    system_.timer().add(steady_now() + options_.agent_grace, [weak = weak_from_this(), address] {
       if (const auto self = weak.lock()) self->check_lost(address);
     });
   });
@@ -474,7 +465,7 @@ void AgentLauncher::Impl::refused(const std::string& address, const Error& cause
   locked([&](Later& later) {
     Agent* agent = agent_locked(address);
     agent->refused = cause;
-    if (!agent->down_since || now() - *agent->down_since < options_.refused_grace) return;
+    if (!agent->down_since || steady_now() - *agent->down_since < options_.refused_grace) return;
     lose_locked(*agent, "is gone: " + agent->down_why.to_string(), later);
   });
 }
@@ -482,7 +473,8 @@ void AgentLauncher::Impl::refused(const std::string& address, const Error& cause
 void AgentLauncher::Impl::check_lost(const std::string& address) {
   locked([&](Later& later) {
     Agent* agent = agent_locked(address);
-    if (closing_ || !agent->down_since || now() - *agent->down_since < options_.agent_grace) return;
+    if (closing_ || !agent->down_since) return;
+    if (steady_now() - *agent->down_since < options_.agent_grace) return;
     lose_locked(*agent, "is gone: " + agent->down_why.to_string(), later);
   });
 }

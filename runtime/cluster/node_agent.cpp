@@ -1,12 +1,11 @@
 #include "runtime/cluster/node_agent.hpp"
 
+#include "runtime/base/incarnation.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/cluster/node_agent_impl.hpp"
 
-#include <unistd.h>
 
 #include <algorithm>
-#include <ctime>
 #include <utility>
 
 namespace troupe::runtime {
@@ -14,18 +13,7 @@ namespace {
 
 constexpr Duration kReportAnywayEvery = std::chrono::seconds(5);
 constexpr std::size_t kReservationBytesMax = 512;
-constexpr Duration kFarewellWithin = std::chrono::milliseconds(500);
-
-TimePoint now() { return SteadyClock().now(); }
-
-/// Different for every start of an agent on a host, also after a reboot.
-std::uint64_t new_instance() {
-  struct timespec time {};
-  ::clock_gettime(CLOCK_REALTIME, &time);
-  const auto nanoseconds = static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000U +
-                           static_cast<std::uint64_t>(time.tv_nsec);
-  return nanoseconds ^ (static_cast<std::uint64_t>(::getpid()) << 40U);
-}
+constexpr Duration kLeaveWithin = std::chrono::milliseconds(500);
 
 }  // namespace
 
@@ -55,7 +43,7 @@ NodeAgent::Impl::Impl(ActorSystem& system, LinkHub* hub, NodeAgentOptions option
     : system_(system),
       hub_(hub),
       options_(std::move(options)),
-      instance_(new_instance()),
+      instance_(new_incarnation()),
       table_(std::make_shared<ServiceTable>()),
       core_(options_.name, instance_, options_.policy) {}
 
@@ -120,8 +108,8 @@ void NodeAgent::Impl::close() {
   }
   if (head) {
     if (auto farewell = encode_value(Farewell{.reason = "its agent ends"}))
-      (void)head->request("node.leave", std::move(*farewell), Deadline::in(kFarewellWithin))
-          .wait(Deadline::in(kFarewellWithin));
+      (void)head->request("node.leave", std::move(*farewell), Deadline::in(kLeaveWithin))
+          .wait(Deadline::in(kLeaveWithin));
   }
   to_head_ = nullptr;
   std::unique_ptr<RankProcesses> ranks;
@@ -142,7 +130,7 @@ result<void> NodeAgent::Impl::attach(const Ref<Channel>& channel) {
   if (closing_) return fail(ErrorCode::kAborted, "node {}: its agent ends", options_.name);
   const Connection id = connection_locked(*channel);
   if (channel->peer().role != PeerRole::kRank) return {};
-  auto known = core_.rank_up(channel->peer().name, id, now());
+  auto known = core_.rank_up(channel->peer().name, id, steady_now());
   if (!known) {
     peers_.erase(channel.get());
     channels_.erase(id);
@@ -194,7 +182,8 @@ void NodeAgent::Impl::start_rank(Channel& channel, Payload payload, Responder re
   }
   step([&](AgentCore::Effects& effects, Hooks&) {
     auto serial = closing_ ? fail(ErrorCode::kAborted, "node {}: its agent ends", options_.name)
-                           : core_.start(*start, place, connection_locked(channel), now(), effects);
+                           : core_.start(*start, place, connection_locked(channel), steady_now(),
+                                       effects);
     if (!serial) return responder.reply(fail(std::move(serial).error()));
     Process& process = processes_[*serial];
     process.group = start->group;
@@ -225,7 +214,7 @@ NodeAgent::Impl::Answer NodeAgent::Impl::hello(Channel& channel, Payload payload
                 channel.peer().to_string(), greeting.job);
   result<ControllerWelcome> welcome = fail(ErrorCode::kInternal, "not decided");
   step([&](AgentCore::Effects& effects, Hooks&) {
-    welcome = core_.hello(greeting, connection_locked(channel), now(), effects);
+    welcome = core_.hello(greeting, connection_locked(channel), steady_now(), effects);
     if (!welcome) return;
     const std::lock_guard lock(log_mutex_);
     log_channels_[greeting.job] = Ref<Channel>(&channel);
@@ -278,7 +267,7 @@ void NodeAgent::Impl::on_notify(Channel& channel, std::string_view method, Paylo
     return;
   }
   step([&](AgentCore::Effects&, Hooks&) {
-    core_.progress(connection_locked(channel), *progress, now());
+    core_.progress(connection_locked(channel), *progress, steady_now());
   });
 }
 
@@ -294,7 +283,7 @@ void NodeAgent::Impl::on_down(Channel& channel, const Error& cause) {
     const Connection id = peer->second.id;
     peers_.erase(peer);
     channels_.erase(id);
-    core_.down(id, cause, peer_was_silent(cause), now(), effects);
+    core_.down(id, cause, peer_was_silent(cause), steady_now(), effects);
   });
 }
 
@@ -320,16 +309,16 @@ void NodeAgent::Impl::tick() {
   step([this](AgentCore::Effects& effects, Hooks&) {
     timer_.reset();
     if (closing_) return;
-    core_.tick(now(), effects);
+    core_.tick(steady_now(), effects);
     const bool news = core_.version() != reported_version_;
-    if (head_ && now() >= reported_at_ + (news ? options_.report_every : kReportAnywayEvery))
+    if (head_ && steady_now() >= reported_at_ + (news ? options_.report_every : kReportAnywayEvery))
       report_locked();
   });
 }
 
 NodeState NodeAgent::Impl::state() const {
   const std::lock_guard lock(mutex_);
-  return core_.state(now());
+  return core_.state(steady_now());
 }
 
 void NodeAgent::Impl::revoke(const std::string& reservation, std::optional<int> bundle,

@@ -14,8 +14,6 @@ namespace {
 constexpr Duration kHeadAnswersWithin = std::chrono::seconds(5);
 constexpr Duration kRegisterAgainAfter = std::chrono::milliseconds(500);
 
-TimePoint now() { return SteadyClock().now(); }
-
 RankExit exit_of(const DeathReport& report) {
   return RankExit{.job = report.job,
                   .group = report.group,
@@ -54,7 +52,7 @@ void NodeAgent::Impl::perform_locked(AgentCore::Effects effects, Hooks& hooks) {
     } else if (const auto* look = std::get_if<AgentCore::LookAtStart>(&effect)) {
       const auto found = processes_.find(look->serial);
       if (found != processes_.end())
-        core_.seen(look->serial, is_stopped(found->second.pid), now(), effects);
+        core_.seen(look->serial, is_stopped(found->second.pid), steady_now(), effects);
     } else if (const auto* stuck = std::get_if<AgentCore::LookAtStuck>(&effect)) {
       perform(*stuck);
     } else if (const auto* over = std::get_if<AgentCore::JobOver>(&effect)) {
@@ -72,7 +70,7 @@ void NodeAgent::Impl::perform(AgentCore::StartProcess effect, AgentCore::Effects
   events.on_started = [this, serial](int pid) {
     step([&](AgentCore::Effects& effects, Hooks&) {
       processes_[serial].pid = pid;
-      core_.started(serial, pid, now(), effects);
+      core_.started(serial, pid, steady_now(), effects);
     });
   };
   events.on_exit = [this, serial](const DeathReport& report) { process_over(serial, report); };
@@ -89,7 +87,7 @@ void NodeAgent::Impl::perform(AgentCore::StartProcess effect, AgentCore::Effects
   report.node = options_.name;
   report.exit.kind = ProcessExit::Kind::kNotStarted;
   report.exit.start_error = key.error().message;
-  core_.exited(serial, report, now(), more);
+  core_.exited(serial, report, steady_now(), more);
 }
 
 void NodeAgent::Impl::perform(const AgentCore::StopProcess& effect) {
@@ -144,7 +142,7 @@ void NodeAgent::Impl::process_over(Serial serial, const DeathReport& report) {
   step([&](AgentCore::Effects& effects, Hooks& hooks) {
     // First, so that a rank's tickets are skipped before its job's lanes go.
     if (options_.rank_over) hooks.emplace_back([&] { options_.rank_over(exit_of(report)); });
-    core_.exited(serial, report, now(), effects);
+    core_.exited(serial, report, steady_now(), effects);
   });
   const std::lock_guard lock(mutex_);
   processes_.erase(serial);
@@ -176,10 +174,10 @@ void NodeAgent::Impl::register_with_head(const Ref<Channel>& channel) {
                      .state = {}};
   {
     const std::lock_guard lock(mutex_);
-    about.state = core_.state(now());
+    about.state = core_.state(steady_now());
     about.state.version = ++reports_;
     reported_version_ = core_.version();
-    reported_at_ = now();
+    reported_at_ = steady_now();
   }
   auto bytes = encode_value(about);
   if (!bytes) return channel->close(std::move(bytes).error());
@@ -198,7 +196,7 @@ void NodeAgent::Impl::registered(const Ref<Channel>& channel,
     log::warn("node {}: head {} refuses it: {}", options_.name, options_.head,
               welcome.error().to_string());
     // Closed, it dials again; a little later, since an earlier instance may have to be found dead.
-    system_.timer().add(now() + kRegisterAgainAfter,
+    system_.timer().add(steady_now() + kRegisterAgainAfter,
                         [channel, error = welcome.error()] { channel->close(error); });
     return;
   }
@@ -224,10 +222,10 @@ void NodeAgent::Impl::head_lost(const Error& cause) {
 }
 
 void NodeAgent::Impl::report_locked() {
-  NodeState state = core_.state(now());
+  NodeState state = core_.state(steady_now());
   state.version = ++reports_;
   reported_version_ = core_.version();
-  reported_at_ = now();
+  reported_at_ = steady_now();
   auto bytes = encode_value(state);
   const auto sent = bytes ? head_->notify(kNodeState, std::move(*bytes))
                           : result<void>(fail(std::move(bytes).error()));

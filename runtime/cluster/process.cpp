@@ -26,8 +26,6 @@ constexpr int kPidHandle = 3;  // P_PIDFD of waitid
 // For children that SIGKILL does not end, e.g. on a dead network disk.
 constexpr Duration kLeaveBehindAfter = std::chrono::seconds(5);
 
-TimePoint now() { return SteadyClock().now(); }
-
 Duration of(const struct timeval& time) {
   return std::chrono::seconds(time.tv_sec) + std::chrono::microseconds(time.tv_usec);
 }
@@ -166,12 +164,12 @@ void ProcessTable::Loop::run() {
     }
     if (closing && !killed_all_) {
       killed_all_ = true;
-      give_up = now() + kLeaveBehindAfter;
+      give_up = steady_now() + kLeaveBehindAfter;
       for (auto& [key, child] : children_)
         apply_stop(*child, Duration::zero(), "its process table closes");
       timers_.emplace(give_up, std::pair(Key{0}, TimerKind::kDrained));
     }
-    if (now() < give_up) continue;
+    if (steady_now() < give_up) continue;
     for (auto& [key, child] : children_)
       log::warn("{}: pid {} does not end after SIGKILL; left behind", child->spec.name,
                 child->started.pid);
@@ -181,7 +179,7 @@ void ProcessTable::Loop::run() {
 
 int ProcessTable::Loop::wait_ms() const {
   if (timers_.empty()) return -1;
-  const Duration left = timers_.begin()->first - now();
+  const Duration left = timers_.begin()->first - steady_now();
   if (left <= Duration::zero()) return 0;
   // Rounded up, so that the timer is due when epoll_wait returns.
   return static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(left).count()) + 1;
@@ -233,7 +231,7 @@ void ProcessTable::Loop::take_commands() {
 }
 
 void ProcessTable::Loop::take_timers() {
-  while (!timers_.empty() && timers_.begin()->first <= now()) {
+  while (!timers_.empty() && timers_.begin()->first <= steady_now()) {
     const auto [key, kind] = timers_.begin()->second;
     timers_.erase(timers_.begin());
     const auto found = children_.find(key);
@@ -249,7 +247,7 @@ void ProcessTable::Loop::take_timers() {
 void ProcessTable::Loop::start_one(std::unique_ptr<Child> owned) {
   Child& child = *owned;
   children_.emplace(child.key, std::move(owned));
-  child.since = now();
+  child.since = steady_now();
   if (killed_all_) return fail_start(child, "its process table closes");
   child.exit.memory_limit = child.spec.address_space_max;
   child.own_memory_at_start = own_memory();
@@ -326,7 +324,7 @@ void ProcessTable::Loop::reap(Child& child) {
   child.reaped = true;
   child.started.pid_handle.reset();
   ProcessExit& exit = child.exit;
-  exit.wall = now() - child.since;
+  exit.wall = steady_now() - child.since;
   if (waited != 0) {
     exit.kind = ProcessExit::Kind::kNotStarted;
     exit.start_error = fmt::format("waitid: {}: somebody else reaped it", std::strerror(errno));
@@ -341,7 +339,7 @@ void ProcessTable::Loop::reap(Child& child) {
     exit.oom_kills = child.cgroup ? child.cgroup->oom_kills()
                                   : cgroups_.oom_kills().value_or(0) - child.oom_kills_before;
   }
-  timers_.emplace(now() + options_.drain, std::pair(child.key, TimerKind::kDrained));
+  timers_.emplace(steady_now() + options_.drain, std::pair(child.key, TimerKind::kDrained));
   finish_if_over(child.key, false);
 }
 
@@ -382,7 +380,7 @@ void ProcessTable::Loop::apply_stop(Child& child, Duration grace, const std::str
   if (grace <= Duration::zero()) return kill_now(child);
   kill_group(child, SIGTERM);
   kill_group(child, SIGCONT);  // a stopped process cannot handle SIGTERM
-  timers_.emplace(now() + grace, std::pair(child.key, TimerKind::kKill));
+  timers_.emplace(steady_now() + grace, std::pair(child.key, TimerKind::kKill));
 }
 
 ProcessTable::ProcessTable(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}

@@ -2,6 +2,7 @@
 
 #include "runtime/comm/collective_gloo.hpp"
 
+#include "runtime/base/index.hpp"
 #include "runtime/comm/group_gloo.hpp"
 #include "runtime/comm/rebuild_gloo.hpp"
 #include "runtime/comm/reduce.hpp"
@@ -15,8 +16,6 @@
 
 namespace troupe::runtime {
 namespace {
-
-std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
 
 std::byte* at(void* data, std::size_t bytes) { return static_cast<std::byte*>(data) + bytes; }
 const std::byte* at(const void* data, std::size_t bytes) {

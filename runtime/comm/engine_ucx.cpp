@@ -9,13 +9,8 @@
 namespace troupe::runtime {
 namespace {
 
-constexpr unsigned kMessageId = 7;  // the one active message of ours
 constexpr std::size_t kArrivalsMax = std::size_t{1} << 16;
 constexpr Duration kSweepEvery = std::chrono::milliseconds(100);
-
-TimePoint clock_now() {
-  return std::chrono::time_point_cast<Duration>(std::chrono::steady_clock::now());
-}
 
 }  // namespace
 
@@ -41,7 +36,7 @@ UcxEngine::UcxEngine(TransportOptions options, TransportAddress self, UcxWorker&
       self_bytes_(encode_address(self_)),
       worker_(worker),
       counters_(counters),
-      next_sweep_(clock_now() + kSweepEvery) {}
+      next_sweep_(steady_now() + kSweepEvery) {}
 
 UcxEngine::~UcxEngine() = default;
 
@@ -394,12 +389,12 @@ void UcxEngine::close(TimePoint until) {
     if (!peer->lost) send(*peer, {.type = MessageType::kGoodbye}, {});
   }
   const auto settle = [&](auto&& settled) {
-    while (!settled() && clock_now() < until) {
+    while (!settled() && steady_now() < until) {
       const std::uint64_t seen = worker_.wakes();
       if (worker_.progress()) continue;
       finish_closes();
       constexpr Duration kNap = std::chrono::milliseconds(5);
-      worker_.wait(std::min(until, clock_now() + kNap), seen);
+      worker_.wait(std::min(until, steady_now() + kNap), seen);
     }
   };
   settle([this] { return sends_.empty() && landings_.empty(); });

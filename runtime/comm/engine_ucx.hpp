@@ -39,6 +39,9 @@ struct TransportCounters {
   TransportStatistics read() const;
 };
 
+/// The one active message of ours.
+inline constexpr unsigned kMessageId = 7;
+
 class UcxEngine {
  public:
   UcxEngine(TransportOptions options, TransportAddress self, UcxWorker& worker,

@@ -1,5 +1,6 @@
 #include "runtime/comm/group_gloo.hpp"
 
+#include "runtime/base/index.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/rng.hpp"
 
@@ -15,8 +16,6 @@ constexpr Duration kWordWait = std::chrono::milliseconds(50);
 constexpr Duration kFlushWait = std::chrono::seconds(5);
 /// What was said last, the cause above all, should reach peers before they see connections close.
 constexpr Duration kLastWordWait = std::chrono::milliseconds(40);
-
-std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
 
 using Kind = GroupFrame::Kind;
 

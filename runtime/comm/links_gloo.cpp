@@ -4,6 +4,7 @@
 
 #include "runtime/comm/links_gloo.hpp"
 
+#include "runtime/base/index.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/comm/group_frame.hpp"
 #include "runtime/comm/transfer_gloo.hpp"
@@ -40,8 +41,6 @@ void ignore_broken_pipes() {
   if (sigaction(SIGPIPE, nullptr, &present) == 0 && present.sa_handler == SIG_DFL)
     std::signal(SIGPIPE, SIG_IGN);
 }
-
-std::size_t index(int peer) { return static_cast<std::size_t>(peer); }
 
 /// Gloo's rendezvous over ours.
 class StoreForGloo final : public gloo::rendezvous::Store {

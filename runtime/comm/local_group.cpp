@@ -1,18 +1,13 @@
 #include "runtime/comm/local_group.hpp"
 
 #include "runtime/base/check.hpp"
+#include "runtime/base/index.hpp"
 
 #include <algorithm>
 #include <cstring>
 #include <numeric>
 
 namespace troupe::runtime {
-namespace {
-
-std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
-
-}  // namespace
-
 LocalGroup::LocalGroup(std::string name, std::vector<int> labels, std::size_t mailbox_bytes,
                        std::weak_ptr<LocalGroup> outer)
     : labels_{std::move(name), std::move(labels)},

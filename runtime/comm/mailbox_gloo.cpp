@@ -3,6 +3,7 @@
 // hears of them. The sender counts what each receiver has not read and waits when that is too much.
 
 #include "runtime/base/rng.hpp"
+#include "runtime/base/index.hpp"
 #include "runtime/comm/group_gloo.hpp"
 
 #include <algorithm>
@@ -12,8 +13,6 @@ namespace troupe::runtime {
 namespace {
 
 constexpr std::size_t kMessageBytesMax = std::size_t{1} << 36;
-
-std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
 
 std::uint64_t message_slot(std::uint64_t group, int from, int to, std::uint64_t id) {
   const auto way = (static_cast<std::uint64_t>(from) << 32) | static_cast<std::uint64_t>(to);

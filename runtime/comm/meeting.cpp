@@ -1,17 +1,13 @@
 #include "runtime/comm/meeting.hpp"
 
+#include "runtime/base/index.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <utility>
 
 namespace troupe::runtime {
-namespace {
-
-std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
-
-}  // namespace
-
 Meeting::Meeting(GroupLabels labels)
     : labels_(std::move(labels)),
       calls_(labels_.ranks.size()),

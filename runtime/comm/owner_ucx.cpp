@@ -10,15 +10,10 @@
 namespace troupe::runtime {
 namespace {
 
-constexpr unsigned kMessageId = 7;
 /// An answer up to this is sent at once even if the reader could copy: one message fewer.
 constexpr std::int64_t kAtOnceBytes = std::int64_t{8} << 10;
 /// Longest that an answer is kept for a reader, whatever deadline it names.
 constexpr Duration kKeepLongest = std::chrono::minutes(30);
-
-TimePoint clock_now() {
-  return std::chrono::time_point_cast<Duration>(std::chrono::steady_clock::now());
-}
 
 /// Appends bytes [skip, skip + take) of the spans, neighbours joined.
 void take_bytes(const Pinned& pinned, std::int64_t skip, std::int64_t take,
@@ -151,7 +146,7 @@ void UcxEngine::answer_data(Peer& peer, const MessageHeader& request, Pieces pie
   made->chunk = request.chunk;
   const auto remaining = std::min<std::uint64_t>(request.remaining_ns,
                                                  static_cast<std::uint64_t>(kKeepLongest.count()));
-  made->expires = clock_now() + Duration(static_cast<std::int64_t>(remaining)) + options_.drain;
+  made->expires = steady_now() + Duration(static_cast<std::int64_t>(remaining)) + options_.drain;
   std::span<const std::byte> bytes;
   if (pieces.spans.size() == 1) bytes = pieces.spans[0];
   if (pieces.spans.size() > 1) {
@@ -212,7 +207,7 @@ void UcxEngine::answer_places(Peer& peer, const MessageHeader& request, Pieces p
   const auto remaining = std::min<std::uint64_t>(request.remaining_ns,
                                                  static_cast<std::uint64_t>(kKeepLongest.count()));
   // A reader gives up at its deadline, so that no copy that counts can follow the unpinning.
-  made->expires = clock_now() + Duration(static_cast<std::int64_t>(remaining)) + options_.drain;
+  made->expires = steady_now() + Duration(static_cast<std::int64_t>(remaining)) + options_.drain;
   made->keeps = std::move(pieces.keeps);
   ++peer.answers_open;
   counters_.pins_held.fetch_add(1);

@@ -1,5 +1,7 @@
 #include "runtime/comm/posted_call.hpp"
 
+#include "runtime/base/index.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -49,8 +51,6 @@ void check_root(PostedCall& call, int size) {
   if (call.root < 0 || call.root >= size)
     call.bad_argument = fmt::format("{}: group has {} ranks", call.describe(), size);
 }
-
-std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
 
 }  // namespace
 

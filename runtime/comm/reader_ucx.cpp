@@ -17,10 +17,6 @@ constexpr std::int64_t kPlacesBytesMax = std::int64_t{64} << 20;
 /// Copied at once, in some 20 µs, rather than by a thread that has to be woken and to wake us.
 constexpr std::int64_t kCopyAtOnceBytes = std::int64_t{256} << 10;
 
-TimePoint clock_now() {
-  return std::chrono::time_point_cast<Duration>(std::chrono::steady_clock::now());
-}
-
 }  // namespace
 
 void UcxEngine::pull(PullRequest request, Deadline deadline, completer<void> out) {
@@ -37,7 +33,7 @@ void UcxEngine::start(std::uint64_t number) {
   Pull& pull = pulls_.at(number);
   result<TransportAddress> address = decode_address(pull.request.owner);
   if (!address) return end_pull(number, fail(std::move(address).error()));
-  if (pull.deadline <= clock_now())
+  if (pull.deadline <= steady_now())
     return end_pull(number,
                     fail(ErrorCode::kDeadline, "{}: the deadline passed before", address->name));
   result<Peer*> peer = peer_of(*address);
@@ -110,7 +106,7 @@ bool UcxEngine::ask(Peer& peer, std::uint64_t number, Pull& pull) {
   counters_.requests.fetch_add(1);
   header.connection = peer.connection;
   header.pull = number;
-  const Duration time_left = std::max(Duration(0), pull.deadline - clock_now());
+  const Duration time_left = std::max(Duration(0), pull.deadline - steady_now());
   header.remaining_ns = static_cast<std::uint64_t>(time_left.count());
   send(peer, header, encode_request(request));
   return true;

@@ -1,5 +1,7 @@
 #include "runtime/comm/rebuild_gloo.hpp"
 
+#include "runtime/base/index.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,8 +21,6 @@ constexpr Duration kLookWait = std::chrono::milliseconds(100);
 constexpr std::string_view kGo = "go ";
 constexpr std::string_view kConflictWord = "conflict ";
 constexpr std::string_view kGoneWord = "gone ";
-
-std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
 
 Deadline at_most(Deadline deadline, Duration span) {
   return std::min(deadline, Deadline::in(span));

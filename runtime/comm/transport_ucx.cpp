@@ -16,10 +16,6 @@
 namespace troupe::runtime {
 namespace {
 
-TimePoint clock_now() {
-  return std::chrono::time_point_cast<Duration>(std::chrono::steady_clock::now());
-}
-
 /// Pulls of one process that wait for the progress thread; far more than callers that block.
 constexpr std::size_t kCommandsMax = std::size_t{1} << 16;
 
@@ -157,7 +153,7 @@ void UcxTransport::loop(UcxEngine& engine, UcxWorker& worker, Duration spin) {
   for (std::uint64_t seen = worker.wakes();; seen = worker.wakes()) {
     const Taken taken = take_commands(engine);
     if (taken == Taken::kOver) return;
-    const TimePoint now = clock_now();
+    const TimePoint now = steady_now();
     if (engine.step(now) || taken == Taken::kSome) {
       if (idle_since) budget.paid();
       idle_since.reset();
@@ -217,7 +213,7 @@ void UcxTransport::run(TransportOptions options,
   }
   rest.clear();  // whose pulls end as abandoned
   constexpr Duration kGoodbye = std::chrono::milliseconds(500);
-  engine.close(clock_now() + kGoodbye);
+  engine.close(steady_now() + kGoodbye);
   worker->reset();  // before the engine: UCX may still call it, and write to what it keeps
 }
 

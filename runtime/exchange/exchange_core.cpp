@@ -9,10 +9,6 @@
 namespace troupe::runtime {
 namespace {
 
-TimePoint clock_now() {
-  return std::chrono::time_point_cast<Duration>(std::chrono::steady_clock::now());
-}
-
 /// What a reader elsewhere gets: the bytes of rows of a column that is held, and what keeps them.
 result<Pinned> pin(ColumnStore& store, ColumnId column, std::int64_t first, std::int64_t rows) {
   TROUPE_TRY(Column found, store.read(column, first, rows));
@@ -83,7 +79,7 @@ void ColumnExchange::Core::set_sender(LeaseSender sender) {
 
 void ColumnExchange::Core::open_holder(const std::string& holder) {
   const std::lock_guard lock(mutex_);
-  table_.open(holder, clock_now());
+  table_.open(holder, steady_now());
   holder_ = holder;
 }
 
@@ -117,7 +113,7 @@ result<void> ColumnExchange::Core::on_notice(std::string_view holder, std::strin
                 owner_name(options_.self), notice.epoch, epoch_);
   Leases freed;
   const std::lock_guard lock(mutex_);
-  freed = take_freed_locked(table_.release(holder, notice.releases, clock_now()));
+  freed = take_freed_locked(table_.release(holder, notice.releases, steady_now()));
   return {};
 }
 
@@ -228,7 +224,7 @@ void ColumnExchange::Core::expire_holders() {
   LeaseTable::Expired expired;
   {
     const std::lock_guard lock(mutex_);
-    expired = table_.expire(clock_now());
+    expired = table_.expire(steady_now());
     freed = take_freed_locked(expired.columns);
     holders_expired_ += static_cast<std::int64_t>(expired.holders.size());
     for (const std::string& holder : expired.holders) {
@@ -244,13 +240,13 @@ void ColumnExchange::Core::expire_holders() {
 void ColumnExchange::Core::flush_releases() { send_releases(); }
 
 void ColumnExchange::Core::run() {
-  TimePoint renew_at = clock_now() + options_.renew_every;
+  TimePoint renew_at = steady_now() + options_.renew_every;
   std::unique_lock lock(mutex_);
   while (!closed_) {
     TimePoint until = renew_at;
     if (const auto expiry = table_.next_expiry()) until = std::min(until, *expiry);
     if (!releases_.empty() && sender_)
-      until = std::min(until, clock_now() + options_.release_every);
+      until = std::min(until, steady_now() + options_.release_every);
     wake_.wait_until(lock, until, [&] { return closed_ || (!releases_.empty() && sender_); });
     if (closed_) return;
     if (!releases_.empty() && sender_) {
@@ -260,9 +256,9 @@ void ColumnExchange::Core::run() {
     }
     lock.unlock();
     send_releases();
-    if (clock_now() >= renew_at) {
+    if (steady_now() >= renew_at) {
       send_renewals();
-      renew_at = clock_now() + options_.renew_every;
+      renew_at = steady_now() + options_.renew_every;
     }
     expire_holders();
     lock.lock();

@@ -12,10 +12,6 @@ namespace {
 
 using LeasePointer = std::shared_ptr<const ColumnLease>;
 
-TimePoint clock_now() {
-  return std::chrono::time_point_cast<Duration>(std::chrono::steady_clock::now());
-}
-
 /// Rows of one storage that a view covers, from the first to the last.
 struct Hull {
   const StoragePointer* storage = nullptr;
@@ -195,7 +191,7 @@ result<std::vector<std::byte>> ColumnExchange::Core::grant(Exported exported) {
     return fail(ErrorCode::kAborted, "column exchange of {}: no holder to export to",
                 owner_name(options_.self));
   for (const LeasePointer& lease : exported.own) {
-    TROUPE_TRY_VOID(table_.grant(holder_, lease->id(), clock_now()));
+    TROUPE_TRY_VOID(table_.grant(holder_, lease->id(), steady_now()));
     granted_[lease->id()] = lease;
   }
   wake_.notify_all();  // the table has an expiry now

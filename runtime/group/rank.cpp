@@ -9,12 +9,6 @@
 #include <utility>
 
 namespace troupe::runtime {
-namespace {
-
-TimePoint now() { return SteadyClock().now(); }
-
-}  // namespace
-
 void Rank::start(Ref<RankOwner> owner, MakeWorker make_worker) {
   thread_ = std::thread(
       [self = Ref<Rank>(this), owner = std::move(owner), make = std::move(make_worker)]() mutable {
@@ -213,7 +207,7 @@ void Rank::begin_work(std::string_view method, const Call* call) {
   cell_.busy = true;
   cell_.current = call;
   cell_.method = method;
-  cell_.busy_since = now();
+  cell_.busy_since = steady_now();
 }
 
 void Rank::end_work(const std::optional<Error>& death) {
@@ -238,7 +232,7 @@ bool Rank::run_call(RankOwner& owner, Call& call) {
                 .phase = call.phase,
                 .call = call.id,
                 .submitted = call.submitted,
-                .begin = now(),
+                .begin = steady_now(),
                 .end = {}};
   begin_work(call.method, &call);
   cell_.deadline.store(call.deadline.at.time_since_epoch().count(), std::memory_order_relaxed);
@@ -247,7 +241,7 @@ bool Rank::run_call(RankOwner& owner, Call& call) {
   std::optional<Error> death;
   try {
     outcome = prepare(owner, call, turn);
-    span.begin = now();
+    span.begin = steady_now();
     if (outcome) outcome = call.run(worker_.get(), cell_.rank, context_);
   } catch (const Failure& failure) {
     outcome = fail(failure.error());
@@ -256,7 +250,7 @@ bool Rank::run_call(RankOwner& owner, Call& call) {
   }
   turn.reset();
   if (CallTrace* const trace = owner.trace()) {
-    span.end = now();
+    span.end = steady_now();
     span.ok = outcome.has_value() && !death;
     trace->on_call(span);
   }
@@ -275,7 +269,7 @@ RankStatus Rank::status() const {
   status.rank = cell_.rank;
   status.calls_done = cell_.calls_done.load();
   status.progress = cell_.progress.load();
-  const TimePoint at = now();
+  const TimePoint at = steady_now();
   const std::lock_guard lock(cell_.mutex);
   status.dead = cell_.death.has_value();
   if (cell_.death) status.cause = cell_.death->to_string();

@@ -31,8 +31,6 @@ constexpr Duration kIntroductionWithin = std::chrono::seconds(30);
 /// How long the last words may take to leave.
 constexpr Duration kFarewellWithin = std::chrono::milliseconds(500);
 
-TimePoint now() { return SteadyClock().now(); }
-
 /// The controller's store, over the channel to it.
 class RemoteRendezvous final : public RendezvousStore {
  public:
@@ -367,7 +365,7 @@ void RankServer::State::on_request(std::string_view method, Responder responder)
     return responder.reply(fail(ErrorCode::kNotFound, "rank: no method '{}'", method));
   RankReport report = RankReport::of(status());
   if (rank_made_.load()) report.last_begun = rank_->last_begun();
-  report.now_ns = now().time_since_epoch().count();
+  report.now_ns = steady_now().time_since_epoch().count();
   responder.reply(encode_value(report));
 }
 
@@ -501,7 +499,7 @@ void RankServer::State::rank_done(Call& call, RankId, result<void> outcome) {
   {
     const std::lock_guard lock(results_mutex_);
     first_waiting = results_.empty();
-    if (first_waiting) results_since_ = now();
+    if (first_waiting) results_since_ = steady_now();
     results_.push_back({Ref<Call>(&call), std::move(frame)});
     results_bytes_ += bytes;
     send_now =
@@ -554,7 +552,7 @@ void RankServer::State::flush_late_results() {
     if (flusher_stop_) return;
     const TimePoint due = results_since_ + kResultsWait;
     results_changed_.wait_until(lock, due, [this] { return flusher_stop_; });
-    if (results_.empty() || results_since_ + kResultsWait > now()) continue;
+    if (results_.empty() || results_since_ + kResultsWait > steady_now()) continue;
     lock.unlock();
     flush_results();
     lock.lock();

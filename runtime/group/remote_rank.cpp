@@ -19,8 +19,6 @@ constexpr std::size_t kTogetherCalls = 64;
 constexpr std::size_t kFrameArgumentBytes = std::size_t{900} << 10;
 constexpr Duration kRetryWhenFull = std::chrono::milliseconds(20);
 
-TimePoint now() { return SteadyClock().now(); }
-
 std::size_t argument_bytes(Call& call, RankId rank) {
   std::size_t bytes = 0;
   for (std::size_t i = 0; i < call.travel->arguments.size(); ++i)
@@ -109,7 +107,7 @@ result<std::shared_ptr<ChannelService>> RemoteRank::attach(Ref<Channel> channel)
 void RemoteRank::push(Ref<Call> call) {
   const std::lock_guard lock(mutex_);
   if (death_ || closing_) return;
-  if (in_flight_.empty()) first_since_ = now();
+  if (in_flight_.empty()) first_since_ = steady_now();
   in_flight_.push_back(call);
   outbox_.push_back(std::move(call));
 }
@@ -150,7 +148,7 @@ result<void> RemoteRank::send_calls(const std::vector<Ref<Call>>& calls) {
     channel = channel_;
   }
   if (!channel) return {};
-  const TimePoint at = now();
+  const TimePoint at = steady_now();
   std::vector<CallFrame> frames;
   frames.reserve(calls.size());
   for (const auto& call : calls) frames.push_back(frame_of(*call, rank_, at));
@@ -165,7 +163,7 @@ void RemoteRank::flush_locked() {
     if (sent) continue;
     if (sent.error().code != ErrorCode::kResourceExhausted) return;  // it is going down
     put_back(calls);
-    system_.timer().add(now() + kRetryWhenFull, [self = Ref<RemoteRank>(this)] {
+    system_.timer().add(steady_now() + kRetryWhenFull, [self = Ref<RemoteRank>(this)] {
       const std::lock_guard order(self->send_mutex_);
       self->flush_locked();
     });
@@ -198,7 +196,7 @@ pending<RankReport> RemoteRank::report(Deadline deadline) {
     return pending<RankReport>::of(fail(ErrorCode::kRankDead, "{} is not connected", peer_name()));
   }
   auto ends = make_pending<RankReport>();
-  const TimePoint sent = now();
+  const TimePoint sent = steady_now();
   when_done<std::vector<std::byte>>(
       channel->request(kGroupStatus, {}, deadline),
       [self = Ref<RemoteRank>(this), out = ends.second,
@@ -209,7 +207,7 @@ pending<RankReport> RemoteRank::report(Deadline deadline) {
         }
         auto report = decode_value<RankReport>(*answer);
         if (report) {
-          const Duration round_trip = now() - sent;
+          const Duration round_trip = steady_now() - sent;
           const std::lock_guard lock(self->mutex_);
           self->report_ = *report;
           if (!self->same_clock_ &&
@@ -309,7 +307,7 @@ Ref<Call> RemoteRank::take_answered(CallId id) {
   if (in_flight_.size() == outbox_.size() || in_flight_.front()->id != id) return {};
   Ref<Call> call = std::move(in_flight_.front());
   in_flight_.pop_front();
-  first_since_ = now();
+  first_since_ = steady_now();
   ++answered_;
   return call;
 }
@@ -350,7 +348,7 @@ void RemoteRank::on_down(const Error& cause) {
     known = exit_.has_value();
   }
   if (silent || known) return end_when_reported();
-  system_.timer().add(now() + report_within_,
+  system_.timer().add(steady_now() + report_within_,
                       [self = Ref<RemoteRank>(this)] { self->end_when_reported(); });
 }
 
@@ -365,7 +363,7 @@ void RemoteRank::on_exit(Error cause) {
   }
   // What the rank said last may still be on its way.
   if (known) return end_when_reported();
-  system_.timer().add(now() + report_within_,
+  system_.timer().add(steady_now() + report_within_,
                       [self = Ref<RemoteRank>(this)] { self->end_when_reported(); });
 }
 
@@ -487,7 +485,7 @@ RankStatus RemoteRank::status() const {
     return status;
   }
   status.method = std::string(in_flight_.front()->method);
-  status.busy_seconds = seconds(now() - first_since_);
+  status.busy_seconds = seconds(steady_now() - first_since_);
   return status;
 }
 

@@ -27,8 +27,6 @@
 namespace troupe::runtime {
 namespace {
 
-std::string error_text(int code) { return std::system_category().message(code); }
-
 struct FreeAddresses {
   void operator()(addrinfo* list) const noexcept { ::freeaddrinfo(list); }
 };
@@ -112,14 +110,14 @@ bool try_next(Attempt& attempt) {
     attempt.descriptor =
         ::socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
     if (attempt.descriptor < 0) {
-      attempt.last_reason = error_text(errno);
+      attempt.last_reason = system_message(errno);
       continue;
     }
     const int on = 1;
     ::setsockopt(attempt.descriptor, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     const int code = ::connect(attempt.descriptor, address.ai_addr, address.ai_addrlen);
     if (code == 0 || errno == EINPROGRESS) return true;
-    attempt.last_reason = error_text(errno);
+    attempt.last_reason = system_message(errno);
     ::close(std::exchange(attempt.descriptor, -1));
   }
   return false;
@@ -160,7 +158,7 @@ bool advance(Attempt& attempt, bool writable) {
       attempt.end(std::exchange(attempt.descriptor, -1));
       return true;
     }
-    attempt.last_reason = error_text(code);
+    attempt.last_reason = system_message(code);
     ::close(std::exchange(attempt.descriptor, -1));
     if (!try_next(attempt)) {
       attempt.end(fail(attempt.error(ErrorCode::kIo, attempt.last_reason)));
@@ -279,7 +277,7 @@ struct Dialler::State {
 Dialler::Dialler(std::function<void(const std::string&)> before_look_up)
     : state_(std::make_unique<State>()) {
   state_->before_look_up = std::move(before_look_up);
-  TROUPE_CHECK(state_->bell->event >= 0, "dialler: no eventfd: {}", error_text(errno));
+  TROUPE_CHECK(state_->bell->event >= 0, "dialler: no eventfd: {}", system_message(errno));
   state_->thread = std::thread([state = state_.get()] { state->run(); });
 }
 
@@ -335,14 +333,14 @@ result<int> open_listener(const HostPort& address, bool only_loopback) {
     ::close(made);
   }
   return fail(ErrorCode::kIo, "{}:{}: cannot listen: {}", address.host, address.port,
-              error_text(reason));
+              system_message(reason));
 }
 
 result<std::uint16_t> port_of(int descriptor) {
   sockaddr_storage found{};
   socklen_t size = sizeof found;
   if (::getsockname(descriptor, reinterpret_cast<sockaddr*>(&found), &size) != 0)
-    return fail(ErrorCode::kIo, "listener: no address: {}", error_text(errno));
+    return fail(ErrorCode::kIo, "listener: no address: {}", system_message(errno));
   if (found.ss_family == AF_INET6) {
     sockaddr_in6 v6{};
     std::memcpy(&v6, &found, sizeof v6);

@@ -6,22 +6,19 @@
 
 #include <cerrno>
 #include <filesystem>
-#include <system_error>
 
 namespace troupe::runtime {
 namespace {
-
-std::string error_text(int code) { return std::system_category().message(code); }
 
 result<void> write_all(int descriptor, const std::string& path, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t put = ::write(descriptor, bytes.data(), bytes.size());
     if (put < 0 && errno == EINTR) continue;
-    if (put <= 0) return fail(ErrorCode::kIo, "{}: cannot write: {}", path, error_text(errno));
+    if (put <= 0) return fail(ErrorCode::kIo, "{}: cannot write: {}", path, system_message(errno));
     bytes.remove_prefix(static_cast<std::size_t>(put));
   }
   if (::fsync(descriptor) != 0)
-    return fail(ErrorCode::kIo, "{}: cannot write: {}", path, error_text(errno));
+    return fail(ErrorCode::kIo, "{}: cannot write: {}", path, system_message(errno));
   return {};
 }
 
@@ -32,16 +29,17 @@ result<void> write_new_file(const std::string& path, std::string_view bytes, uns
   std::string aside = path + ".XXXXXX";
   const int descriptor = ::mkostemp(aside.data(), O_CLOEXEC);  // mode 0600
   if (descriptor < 0)
-    return fail(ErrorCode::kIo, "{}: cannot be made: {}", path, error_text(errno));
+    return fail(ErrorCode::kIo, "{}: cannot be made: {}", path, system_message(errno));
   auto outcome = write_all(descriptor, path, bytes);
   if (outcome && ::fchmod(descriptor, mode) != 0)
-    outcome = fail(ErrorCode::kIo, "{}: cannot set mode {:o}: {}", path, mode, error_text(errno));
+    outcome = fail(ErrorCode::kIo, "{}: cannot set mode {:o}: {}", path, mode,
+                   system_message(errno));
   ::close(descriptor);
   if (outcome && ::link(aside.c_str(), path.c_str()) != 0) {
     const int reason = errno;
     outcome = reason == EEXIST
                   ? fail(ErrorCode::kAlreadyExists, "{}: exists, and is not overwritten", path)
-                  : fail(ErrorCode::kIo, "{}: cannot be made: {}", path, error_text(reason));
+                  : fail(ErrorCode::kIo, "{}: cannot be made: {}", path, system_message(reason));
   }
   ::unlink(aside.c_str());
   return outcome;
@@ -54,7 +52,7 @@ result<void> make_private_folder(const std::string& folder) {
   const auto above = std::filesystem::path(folder).parent_path();
   if (!above.empty()) std::filesystem::create_directories(above, code);
   if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)
-    return fail(ErrorCode::kIo, "{}: cannot be made: {}", folder, error_text(errno));
+    return fail(ErrorCode::kIo, "{}: cannot be made: {}", folder, system_message(errno));
   return {};
 }
 

@@ -13,7 +13,6 @@
 #include <array>
 #include <cerrno>
 #include <filesystem>
-#include <system_error>
 
 namespace troupe::runtime {
 namespace {
@@ -36,7 +35,7 @@ result<std::string> read_token_file(const std::string& path) {
   if (!file.is_open()) {
     const int reason = errno;
     return fail(reason == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo, "token file {}: {}", path,
-                std::system_category().message(reason));
+                system_message(reason));
   }
   struct stat facts {};
   if (::fstat(file.value(), &facts) != 0 || !S_ISREG(facts.st_mode))
@@ -50,7 +49,7 @@ result<std::string> read_token_file(const std::string& path) {
   while (size < token.size()) {
     const ssize_t got = ::read(file.value(), token.data() + size, token.size() - size);
     if (got < 0)
-      return fail(ErrorCode::kIo, "token file {}: {}", path, std::system_category().message(errno));
+      return fail(ErrorCode::kIo, "token file {}: {}", path, system_message(errno));
     if (got == 0) break;
     size += static_cast<std::size_t>(got);
   }

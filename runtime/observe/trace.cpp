@@ -12,7 +12,7 @@
 namespace troupe::runtime {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr std::size_t kNameBytesMax = 200;
 
@@ -23,8 +23,8 @@ void cut(std::string& name) {
   name.resize(end);
 }
 
-std::string dumped(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+std::string dumped(const OrderedJson& json) {
+  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
 /// Numbers for process and thread names, the same for the same set of names.
@@ -157,7 +157,7 @@ std::string Trace::to_json() const {
   numbering.describe(lines);
   for (const auto& event : events) {
     const auto [pid, tid] = numbering.of(event.span.place);
-    Json json{{"name", event.span.name},
+    OrderedJson json{{"name", event.span.name},
               {"pid", pid},
               {"tid", tid},
               {"ts", microseconds(event.span.begin)}};

@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::size_t kFileBytesMax = std::size_t{1} << 30;
+constexpr std::size_t kTraceBytesMax = std::size_t{1} << 30;
 constexpr double kMicrosecondsMax = 4.0e15;  // begin + length still fits 63 bits of nanoseconds
 
 std::string text_of(const Json& object, const char* key) {
@@ -113,7 +113,7 @@ result<TraceFile> parse_trace(std::string_view json, std::string_view source) {
 }
 
 result<TraceFile> read_trace(const std::string& path) {
-  TROUPE_TRY(const auto text, read_text_file(path, kFileBytesMax));
+  TROUPE_TRY(const auto text, read_text_file(path, kTraceBytesMax));
   return parse_trace(text, path);
 }
 
