@@ -1,6 +1,8 @@
 #pragma once
 
 // Sections of a training configuration and what its numbers may be at most.
+//
+// **Threads:** constants.
 
 namespace troupe::apps {
 

@@ -1,8 +1,8 @@
 #include "runtime/base/incarnation.hpp"
 
-#include <chrono>
-
 #include <unistd.h>
+
+#include <chrono>
 
 namespace troupe {
 

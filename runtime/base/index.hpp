@@ -1,5 +1,9 @@
 #pragma once
 
+// Ranks and positions are signed; containers are not.
+//
+// **Threads:** pure.
+
 #include <cstddef>
 #include <cstdint>
 
