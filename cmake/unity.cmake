@@ -1,7 +1,7 @@
-# With TROUPE_UNITY the sources of a library are compiled some at a time, as one: most of what a
-# costs are its headers, so that a build from scratch takes a third of the time. `./run` and `./check`
-# build so (preset release); all other presets compile every source by itself, which is what shows a
-# missing include. Names of unnamed namespaces then meet: these sources share one with another of
+# With TROUPE_UNITY the sources of a library are compiled a dozen at a time: headers are most of what a
+# source costs, so that a build from scratch takes about half the time. `./run` and `./check` build so
+# (preset release); all other presets compile every source by itself, which is what shows a missing
+# include. Names of unnamed namespaces then meet: these sources share one with another of
 # their library and stay by themselves.
 
 option(TROUPE_UNITY "compile the sources of a library together" OFF)
@@ -10,7 +10,7 @@ set(troupe_sources_alone
   actors/algorithm/kl.cpp
   actors/algorithm/policy_loss_covariance.cpp
   actors/algorithm/policy_loss_sequence.cpp
-  actors/kernel/kernels_avx2.cpp  # instructions of its own, as the next
+  actors/kernel/kernels_avx2.cpp  # instructions of its own, as the next has
   actors/kernel/kernels_avx512.cpp
   actors/kernel/kernels_portable.cpp
   actors/loops/correction_step.cpp

@@ -7,6 +7,7 @@
 #include <string>
 
 namespace troupe::placement {
+
 CostCounter::CostCounter(const Problem& problem)
     : problem_(problem),
       level_(problem.domains.count(), 0),

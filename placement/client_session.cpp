@@ -7,7 +7,6 @@
 #include "runtime/group/actor_system.hpp"
 #include "runtime/task/when_done.hpp"
 
-
 #include <algorithm>
 #include <chrono>
 #include <map>

@@ -149,7 +149,7 @@ result<void> ClusterClient::Impl::open() {
   head.on_refused = [this](const Error& cause) { refused(cause); };
   to_head = std::make_unique<runtime::ReconnectingChannel>(*hub, std::move(head));
   std::unique_lock lock(mutex);
-  const auto until = SteadyClock().now() + options.connect_within;
+  const auto until = steady_now() + options.connect_within;
   changed.wait_until(lock, until, [this] { return in_session || refusal; });
   if (in_session) return {};
   Error cause =
@@ -310,7 +310,7 @@ void ClusterClient::Impl::record_turns(runtime::Trace& trace, Deadline deadline)
       if (!answer || answer->last == seen) break;
       if (answer->lost > 0) log::warn("node {}: {} turns were not kept", node, answer->lost);
       seen = answer->last;
-      const TimePoint now = SteadyClock().now();
+      const TimePoint now = steady_now();
       const auto ago = [&](double span) {
         return now - std::chrono::duration_cast<Duration>(std::chrono::duration<double>(span));
       };

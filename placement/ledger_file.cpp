@@ -17,7 +17,7 @@ namespace {
 tl::unexpected<Error> refused(const std::filesystem::path& path, std::string_view what,
                               int reason) {
   return fail(ErrorCode::kIo, "{}: cannot {}: {}", path.string(), what,
-              std::generic_category().message(reason));
+              system_message(reason));
 }
 
 /// A lock of its own, since compaction replaces the ledger itself.

@@ -75,9 +75,9 @@ std::optional<LedgerWriter::Batch> LedgerWriter::take_quick() {
 }
 
 bool LedgerWriter::finish(const Batch& batch) {
-  const TimePoint begin = SteadyClock().now();
+  const TimePoint begin = steady_now();
   const result<void> written = write(batch);
-  const bool quick = SteadyClock().now() - begin < quick_flush_;
+  const bool quick = steady_now() - begin < quick_flush_;
   if (written) {
     callbacks_.durable(batch.last);
   } else {

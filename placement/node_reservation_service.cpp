@@ -5,7 +5,6 @@
 #include "runtime/base/log.hpp"
 #include "runtime/task/when_done.hpp"
 
-
 #include <chrono>
 #include <utility>
 

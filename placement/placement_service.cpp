@@ -10,7 +10,6 @@
 #include "runtime/task/pending.hpp"
 #include "runtime/task/when_done.hpp"
 
-
 #include <chrono>
 #include <condition_variable>
 #include <mutex>

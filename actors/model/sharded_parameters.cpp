@@ -3,8 +3,8 @@
 #include "actors/model/torch_compat.hpp"
 #include "runtime/base/check.hpp"
 
-#include <torch/custom_class.h>
 #include <torch/autograd.h>
+#include <torch/custom_class.h>
 #include <torch/types.h>
 
 #include <algorithm>

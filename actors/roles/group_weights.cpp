@@ -90,8 +90,8 @@ task<bool> GroupWeights::note_losses(const std::vector<int>& chosen, const Trans
   };
   if (any_lost()) co_return true;
   if (!moved.error || !may_be_of_a_death(*moved.error)) co_return false;
-  const TimePoint until = SteadyClock().now() + kDeathReportWithin;
-  while (!any_lost() && SteadyClock().now() < until) co_await runtime::sleep_for(kLookEvery);
+  const TimePoint until = steady_now() + kDeathReportWithin;
+  while (!any_lost() && steady_now() < until) co_await runtime::sleep_for(kLookEvery);
   co_return any_lost();
 }
 

@@ -214,7 +214,7 @@ result<void> check_pipelined(const Config& c) {
   const auto mode = c.get<std::string>(kMode);
   if (mode != "pipelined") return {};
   TROUPE_TRY_VOID(check_pipelined_role(c, kActor));
-  if (wants_critic(c)) TROUPE_TRY_VOID(check_pipelined_role(c, "critic"));
+  if (wants_critic(c)) TROUPE_TRY_VOID(check_pipelined_role(c, kCritic));
   const auto estimator = c.get<std::string>("algorithm.adv_estimator");
   if (estimator == "gae" && c.get<bool>("algorithm.whiten_advantages"))
     return c.refuse("algorithm.whiten_advantages",

@@ -1,5 +1,7 @@
 #include "apps/training/correction_keys.hpp"
 
+#include "apps/training/sections.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,7 +23,7 @@ namespace {
 
 const std::string kAt = "algorithm.rollout_correction.";
 const std::string kLossMode = "actor_rollout_ref.actor.policy_loss.loss_mode";
-const std::string kRolloutKeys = "actor_rollout_ref.rollout.";
+const std::string kRolloutKeys = std::string(kRollout) + ".";
 
 /// Keys that say one by one what a preset says at once.
 constexpr const char* kSingleKeys[] = {"rollout_is",

@@ -31,7 +31,7 @@ bool wants_reference(const Config& config) {
 std::int64_t minibatch_prompts(const Config& config, const std::string& section) {
   auto prompts = config.get_optional<std::int64_t>(std::string(kActor) + ".ppo_mini_batch_size")
                      .value_or(kMinibatchPrompts);
-  if (section == "critic")
+  if (section == kCritic)
     prompts = config.get_optional<std::int64_t>("critic.ppo_mini_batch_size").value_or(prompts);
   return std::min(prompts, config.get<std::int64_t>("data.train_batch_size"));
 }

@@ -3,6 +3,7 @@
 #include "actors/reward/reward.hpp"
 #include "apps/training/async_keys.hpp"
 #include "apps/training/role_keys.hpp"
+#include "apps/training/sections.hpp"
 #include "apps/training/train_schema.hpp"
 
 #include <utility>
@@ -30,7 +31,7 @@ sim::SimPacing pacing_of(const Config& config) {
 sim::ScenarioRoles roles_of(const Config& config) {
   return {.critic = wants_critic(config),
           .reference = wants_reference(config),
-          .minibatch_prompts = minibatch_prompts(config, "actor_rollout_ref.actor"),
+          .minibatch_prompts = minibatch_prompts(config, kActor),
           .rollout_devices = rollout_devices(config),
           .pacing = pacing_of(config)};
 }

@@ -7,6 +7,7 @@
 #include "apps/training/correction_keys.hpp"
 #include "apps/training/judge_keys.hpp"
 #include "apps/training/parallel_keys.hpp"
+#include "apps/training/sections.hpp"
 #include "apps/training/service_keys.hpp"
 #include "runtime/base/log.hpp"
 
@@ -124,8 +125,7 @@ result<void> check_generation(const Config& config, const ModelBundle& model) {
     auto sampling = sampling_options(config, model, validation).check();
     if (!sampling)
       return fail(std::move(sampling).error().wrap(
-          ErrorCode::kConfig,
-          validation ? "actor_rollout_ref.rollout.val_kwargs" : "actor_rollout_ref.rollout"));
+          ErrorCode::kConfig, validation ? std::string(kRollout) + ".val_kwargs" : kRollout));
   }
   return {};
 }
@@ -197,7 +197,7 @@ result<actors::WorldOptions> world_options(const Config& config, const TrainInpu
   options.temperature =
       static_cast<float>(config.get<double>("actor_rollout_ref.rollout.temperature"));
 
-  const std::string actor = "actor_rollout_ref.actor";
+  const std::string actor = kActor;
   options.policy.model = inputs.policy->config();
   options.policy.weights = inputs.policy->weights().tensors();
   options.policy.source = source_of(*inputs.policy, model_options(config));
@@ -221,7 +221,7 @@ result<actors::WorldOptions> world_options(const Config& config, const TrainInpu
       options.reference->source = source_of(*inputs.reference, {});
     }
     TROUPE_TRY(options.reference->engine.parallel,
-               parallel_options(config, "actor_rollout_ref.ref", options.reference->model));
+               parallel_options(config, kReference, options.reference->model));
   }
   if (wants_critic(config)) {
     const ModelBundle& first = inputs.critic ? *inputs.critic : *inputs.policy;
@@ -230,11 +230,11 @@ result<actors::WorldOptions> world_options(const Config& config, const TrainInpu
                             .weights = first.weights().tensors(),
                             .source = inputs.critic ? source_of(first, {}) : options.policy.source,
                             .engine = {},
-                            .plan = minibatch_plan(config, "critic")};
+                            .plan = minibatch_plan(config, kCritic)};
     TROUPE_TRY(options.critic->engine,
-               train_engine_options(config, "critic", steps * updates_per_step(config, "critic")));
+               train_engine_options(config, kCritic, steps * updates_per_step(config, kCritic)));
     TROUPE_TRY(options.critic->engine.parallel,
-               parallel_options(config, "critic", options.critic->model));
+               parallel_options(config, kCritic, options.critic->model));
     TROUPE_TRY(options.value_update, value_update_settings(config));
   }
   options.rollout = engine_options(config, *inputs.policy);

@@ -121,7 +121,7 @@ void declare_model(Schema& s) {
 }
 
 void declare_actor(Schema& s, const TrainSchemaOptions& options) {
-  const std::string at = "actor_rollout_ref.actor";
+  const std::string at = kActor;
   s.optional_key(at + ".ppo_mini_batch_size", ValueType::kInt,
                  "prompts per optimiser step, over all ranks; null: 256, or the batch if smaller")
       .within(between(1, kMostInt));
@@ -185,7 +185,7 @@ void declare_sampling(Schema& s, const std::string& at, double temperature, std:
 }
 
 void declare_rollout(Schema& s) {
-  const std::string at = "actor_rollout_ref.rollout";
+  const std::string at = kRollout;
   declare_sampling(s, at, 1.0, 1);
   s.texts(at + ".stop", {}, "strings that end a sample");
   s.boolean(at + ".ignore_eos", false, "go on past the end-of-sequence token");
@@ -223,7 +223,7 @@ void declare_critic(Schema& s) {
   s.optional_key("critic.ppo_mini_batch_size", ValueType::kInt,
                  "prompts per optimiser step; null: the actor's")
       .within(between(1, kMostInt));
-  declare_training(s, "critic", 1e-5, 32768);
+  declare_training(s, kCritic, 1e-5, 32768);
   s.number("critic.cliprange_value", 0.5, "values may move this far in one step")
       .within(at_least(0));
   s.optional_key("critic.loss_agg_mode", ValueType::kString, "null: token-mean")

@@ -170,9 +170,9 @@ result<actors::TrainEngineOptions> train_engine_options(const Config& config,
       section + (section == "sft" ? ".max_token_len_per_gpu" : ".ppo_max_token_len_per_gpu"));
   if (section != "sft") engine.share_prompts = config.get<bool>(section + ".use_prefix_grouper");
   engine.recompute = config.get<bool>(
-      section == "critic" ? "critic.model.enable_gradient_checkpointing"
+      section == kCritic ? "critic.model.enable_gradient_checkpointing"
                           : "actor_rollout_ref.model.enable_gradient_checkpointing");
-  engine.head = section == "critic" ? actors::ModelHead::kValue : actors::ModelHead::kLanguage;
+  engine.head = section == kCritic ? actors::ModelHead::kValue : actors::ModelHead::kLanguage;
   engine.seed = run_seed(config);
   engine.threads = config.get<int>("trainer.threads_per_rank");
   engine.collective_timeout = std::min<Duration>(engine.collective_timeout, call_timeout(config));
@@ -256,7 +256,7 @@ actors::MinibatchPlan minibatch_plan(const Config& config, const std::string& se
           .epochs = config.get<std::int64_t>(section + ".ppo_epochs"),
           .shuffle = config.get<bool>(section + ".shuffle"),
           .seed = mix_seed(run_seed(config),
-                           section == "critic" ? kCriticShuffleStream : kActorShuffleStream),
+                           section == kCritic ? kCriticShuffleStream : kActorShuffleStream),
           .balance = config.get<bool>("trainer.balance_batch")};
 }
 

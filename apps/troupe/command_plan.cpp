@@ -1,3 +1,4 @@
+#include "apps/training/sections.hpp"
 #include "apps/training/simulated_run.hpp"
 #include "apps/troupe/sim_commands.hpp"
 #include "runtime/base/file.hpp"
@@ -35,7 +36,7 @@ struct PlanWords {
 
 /// Layouts and places that a search chooses itself, and that could not be on its way there.
 std::vector<std::string> without_place(std::vector<std::string> overrides) {
-  for (const std::string at : {"actor_rollout_ref.actor", "actor_rollout_ref.ref", "critic"}) {
+  for (const std::string at : {kActor, kReference, kCritic}) {
     for (const std::string key :
          {".megatron.tensor_model_parallel_size=1", ".megatron.pipeline_model_parallel_size=1",
           ".megatron.virtual_pipeline_model_parallel_size=1", ".megatron.pipeline_layers=null",

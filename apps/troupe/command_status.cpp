@@ -84,7 +84,7 @@ result<void> wait_nodes(HeadClient& head, std::int32_t wanted) {
   for (;;) {
     TROUPE_TRY(const auto status, (head.ask<HeadStatus>("head.status", PageRequest{})));
     if (status.nodes_up >= wanted) return {};
-    if (SteadyClock().now() + kLookEvery >= head.deadline().at)
+    if (steady_now() + kLookEvery >= head.deadline().at)
       return fail(ErrorCode::kDeadline, "{} nodes are up, wanted {}", status.nodes_up, wanted);
     std::this_thread::sleep_for(kLookEvery);
   }

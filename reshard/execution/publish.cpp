@@ -102,7 +102,7 @@ class Driver {
   }
 
  private:
-  static TimePoint now() { return SteadyClock().now(); }
+  static TimePoint now() { return steady_now(); }
   static CoordinatorOptions core_options(const PublishOptions& options,
                                          const std::vector<MemberLink*>& members) {
     CoordinatorOptions core;

@@ -23,7 +23,7 @@ int Descriptor::close() { return value_ < 0 ? 0 : ::close(std::exchange(value_, 
 tl::unexpected<Error> file_refused(const std::filesystem::path& path, std::string_view what,
                                    int reason) {
   return fail(reason == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo, "{}: cannot {}: {}",
-              path.string(), what, std::generic_category().message(reason));
+              path.string(), what, system_message(reason));
 }
 
 result<void> write_all(const Descriptor& file, const std::filesystem::path& path,

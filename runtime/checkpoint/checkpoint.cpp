@@ -40,7 +40,7 @@ result<void> put_in_place(const std::filesystem::path& from, const std::filesyst
   }
   if (reason == 0) return {};
   return fail(ErrorCode::kIo, "{}: cannot rename to {}: {}", from.string(), to.string(),
-              std::generic_category().message(reason));
+              system_message(reason));
 }
 
 std::span<const std::byte> bytes_of(std::string_view text) {

@@ -206,7 +206,7 @@ result<std::unique_ptr<LaneGate::Turn>> AgentLanes::wait(const LaneTicket& ticke
                   .declared = false,
                   .resident = {},
                   .scratch_bytes = 0,
-                  .within = deadline.at - SteadyClock().now()};
+                  .within = deadline.at - steady_now()};
   {
     const std::scoped_lock lock(state_->mutex);
     if (const auto needs = state_->phases.find(phase); needs != state_->phases.end()) {

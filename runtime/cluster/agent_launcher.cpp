@@ -11,7 +11,6 @@
 #include "runtime/link/service_table.hpp"
 #include "runtime/task/when_done.hpp"
 
-
 #include <algorithm>
 #include <map>
 #include <mutex>

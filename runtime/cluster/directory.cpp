@@ -10,10 +10,6 @@
 namespace troupe::runtime {
 namespace {
 
-Error make_error(ErrorCode code, std::string message) {
-  return Error{.code = code, .message = std::move(message), .origin = {}, .causes = {}};
-}
-
 result<void> check_page(const PageRequest& request) {
   if (request.limit >= 1 && request.limit <= kPageMax) return {};
   return fail(ErrorCode::kInvalidArgument, "page: limit {} is not in 1..{}", request.limit,
@@ -99,8 +95,8 @@ result<DirectoryCore::Effects> DirectoryCore::on(const NodeArrived& event, TimeP
     // The old process is gone for good: its successor is here.
     effects.push_back(NodeDown{
         about.name, known->second.instance(),
-        make_error(ErrorCode::kRankDead, fmt::format("node {}: a new instance replaces it; {}",
-                                                     about.name, known->second.cause)),
+        make_error(ErrorCode::kRankDead, "node {}: a new instance replaces it; {}", about.name,
+                   known->second.cause),
         false});
   }
   Node& node = nodes_[about.name];
@@ -148,7 +144,7 @@ result<DirectoryCore::Effects> DirectoryCore::on(const NodeParted& event, TimePo
   Node& node = nodes_.at(name);
   node.go(State::kLeft, fmt::format("node {} left: {}", name, event.reason), now);
   Effects effects{
-      NodeDown{name, node.instance(), make_error(ErrorCode::kCancelled, node.cause), true}};
+      NodeDown{name, node.instance(), make_error(ErrorCode::kCancelled, "{}", node.cause), true}};
   forget();
   return effects;
 }
@@ -186,8 +182,8 @@ result<DirectoryCore::Effects> DirectoryCore::on(const JobArrived& event, TimePo
   } else if (!same && known->second.state == State::kAway) {
     effects.push_back(JobDown{
         about.name, known->second.about.epoch,
-        make_error(ErrorCode::kRankDead, fmt::format("job {}: a new controller replaces it; {}",
-                                                     about.name, known->second.cause)),
+        make_error(ErrorCode::kRankDead, "job {}: a new controller replaces it; {}", about.name,
+                   known->second.cause),
         false});
   } else if (same && known->second.gone()) {
     // What it had was released when it was lost: it must start again as a new instance.
@@ -216,7 +212,7 @@ result<DirectoryCore::Effects> DirectoryCore::on(const JobParted& event, TimePoi
   Job& job = jobs_.at(name);
   job.go(State::kLeft, fmt::format("job {} ended: {}", name, event.reason), now);
   Effects effects{
-      JobDown{name, job.about.epoch, make_error(ErrorCode::kCancelled, job.cause), true}};
+      JobDown{name, job.about.epoch, make_error(ErrorCode::kCancelled, "{}", job.cause), true}};
   forget();
   return effects;
 }
@@ -246,7 +242,7 @@ result<DirectoryCore::Effects> DirectoryCore::on(const DirectoryTick& /*event*/,
     node.go(State::kLost, std::move(node.cause), now);
     effects.push_back(NodeDown{
         name, node.instance(),
-        make_error(ErrorCode::kRankDead, fmt::format("node {} is lost: {}", name, node.cause)),
+        make_error(ErrorCode::kRankDead, "node {} is lost: {}", name, node.cause),
         false});
   }
   for (auto& [name, job] : jobs_) {
@@ -254,8 +250,8 @@ result<DirectoryCore::Effects> DirectoryCore::on(const DirectoryTick& /*event*/,
     job.go(State::kLost, std::move(job.cause), now);
     effects.push_back(
         JobDown{name, job.about.epoch,
-                make_error(ErrorCode::kRankDead,
-                           fmt::format("the controller of job {} is lost: {}", name, job.cause)),
+                make_error(ErrorCode::kRankDead, "the controller of job {} is lost: {}", name,
+                           job.cause),
                 false});
   }
   if (!effects.empty()) forget();

@@ -75,7 +75,7 @@ struct HeadServer::State : std::enable_shared_from_this<HeadServer::State> {
 
   ActorSystem& system;
   HeadOptions options;
-  const TimePoint started = SteadyClock().now();
+  const TimePoint started = steady_now();
   std::vector<DirectoryListener*> listeners;  // fixed once started
 
   mutable std::mutex mutex;  // guards what follows
@@ -117,7 +117,7 @@ class HeadServer::Service final : public ChannelService {
 void HeadServer::State::request(Channel& channel, std::string_view method,
                                 std::span<const std::byte> payload, Deadline deadline,
                                 Responder responder) {
-  const TimePoint now = SteadyClock().now();
+  const TimePoint now = steady_now();
   const auto list = [&](auto page) {
     const auto wanted = decode_value<PageRequest>(payload);
     if (!wanted) return responder.reply(fail(wanted.error()));
@@ -233,7 +233,7 @@ result<NodeEntry> HeadServer::State::drain_node(std::span<const std::byte> paylo
   TROUPE_TRY(const auto query, decode_value<NodeQuery>(payload));
   TROUPE_TRY_VOID(apply(NodeDrainWanted{query.name}));
   const std::scoped_lock lock(mutex);
-  return directory.find_node(query.name, SteadyClock().now());
+  return directory.find_node(query.name, steady_now());
 }
 
 void HeadServer::State::ask_lanes(std::span<const std::byte> payload, Deadline deadline,
@@ -331,7 +331,7 @@ result<void> HeadServer::State::apply(const DirectoryEvent& event) {
   {
     const std::scoped_lock lock(mutex);
     if (closed) return fail(ErrorCode::kCancelled, "head: it is stopping");
-    TROUPE_TRY(const auto effects, directory.step(event, SteadyClock().now()));
+    TROUPE_TRY(const auto effects, directory.step(event, steady_now()));
     for (const DirectoryEffect& effect : effects) queue_locked(effect);
     set_timer_locked();
   }
@@ -409,14 +409,14 @@ HeadStatus HeadServer::State::status() const {
   status.head_epoch = options.epoch;
   status.address = address;
   status.pid = ::getpid();
-  status.up_s = seconds(SteadyClock().now() - started);
+  status.up_s = seconds(steady_now() - started);
   return status;
 }
 
 void HeadServer::State::stop(const std::string& reason, Duration patience) {
   const std::scoped_lock lock(mutex);
   if (!stop_reason) stop_reason = reason;
-  stop_by = SteadyClock().now() + patience;
+  stop_by = steady_now() + patience;
   changed.notify_all();
 }
 
@@ -424,7 +424,7 @@ bool HeadServer::State::may_stop_locked() const {
   if (!stop_reason) return false;
   const HeadStatus status = directory.status();
   const bool alone = status.nodes_up + status.nodes_draining + status.jobs_running == 0;
-  return alone || SteadyClock().now() >= stop_by;
+  return alone || steady_now() >= stop_by;
 }
 
 HeadServer::HeadServer(ActorSystem& system, HeadOptions options)

@@ -22,10 +22,6 @@ std::string_view move_name(MoveKind kind) {
   return "?";
 }
 
-Error make_error(ErrorCode code, std::string message) {
-  return Error{.code = code, .message = std::move(message), .origin = {}, .causes = {}};
-}
-
 }  // namespace
 
 LaneCore::LaneCore(std::string name, DeviceId device, Bytes capacity, TicketLane::Options options)
@@ -46,9 +42,8 @@ void LaneCore::settle(std::uint64_t floor, Effects& effects) {
     const auto ask = asks_.extract(number);
     effects.push_back(TurnRefused{
         ask.mapped().request,
-        make_error(
-            ErrorCode::kCancelled,
-            fmt::format("lane {}: ticket {} is over, as its controller says", name_, number))});
+        make_error(ErrorCode::kCancelled, "lane {}: ticket {} is over, as its controller says",
+                   name_, number)});
   }
 }
 
@@ -70,8 +65,8 @@ void LaneCore::on(const EndTurn& event, TimePoint now, Effects& effects) {
   const auto own = lane_.tickets_of(event.rank);
   if (std::find(own.begin(), own.end(), event.number) == own.end()) return;
   finish(event.number,
-         make_error(ErrorCode::kCancelled,
-                    fmt::format("lane {}: {} gave up ticket {}", name_, event.rank, event.number)),
+         make_error(ErrorCode::kCancelled, "lane {}: {} gave up ticket {}", name_, event.rank,
+                    event.number),
          now, effects);
 }
 
@@ -82,8 +77,8 @@ void LaneCore::on(const SkipTickets& event, TimePoint now, Effects& effects) {
     const bool held = lane_.holder() && lane_.holder()->number == number;
     if (held && !asks_.contains(number)) continue;
     finish(number,
-           make_error(ErrorCode::kCancelled,
-                      fmt::format("lane {}: the controller skipped ticket {}", name_, number)),
+           make_error(ErrorCode::kCancelled, "lane {}: the controller skipped ticket {}", name_,
+                      number),
            now, effects);
   }
 }
@@ -126,9 +121,8 @@ Error LaneCore::overdue(const Ask& ask, std::uint64_t number, TimePoint now) con
     state = fmt::format("the line is at ticket {}, which nobody has shown for {:.3f} s",
                         lane_.next(), seconds(now - next_since_));
   }
-  return make_error(ErrorCode::kDeadline,
-                    fmt::format("lane {}: ticket {} did not get its turn for {}; {}", name_, number,
-                                ask.phase.name, state));
+  return make_error(ErrorCode::kDeadline, "lane {}: ticket {} did not get its turn for {}; {}",
+                    name_, number, ask.phase.name, state);
 }
 
 void LaneCore::on(const MoveEnded& event, TimePoint now, Effects& effects) {

@@ -264,7 +264,7 @@ void LaneService::job_gone(const std::string& job, const Error& cause) {
 }
 
 std::vector<LaneReport> LaneService::report() const {
-  const TimePoint now = SteadyClock().now();
+  const TimePoint now = steady_now();
   std::vector<LaneReport> reports;
   const std::scoped_lock lock(state_->mutex);
   for (const auto& [name, core] : state_->lanes) reports.push_back(report_of(core, now));
@@ -318,7 +318,7 @@ void LaneService::State::wait(Channel& channel, const LaneWait& wanted, Deadline
     const auto core = lane_locked(channel, wanted.lane);
     if (!core) return reply_error(responder, core.error());
     ask.request = ++last_request;
-    const TimePoint until = std::min(deadline.at, SteadyClock().now() + wanted.within);
+    const TimePoint until = std::min(deadline.at, steady_now() + wanted.within);
     const auto timer = system.timer().add(until, [weak = weak_from_this(), id = ask.request] {
       if (const auto self = weak.lock()) self->expire(id);
     });
@@ -436,7 +436,7 @@ result<LaneTurns> LaneService::State::turns(Channel& channel, const LaneTurnsReq
     return fail(ErrorCode::kConflict, "{}: job {} is another's", channel.peer().to_string(),
                 wanted.job);
   }
-  const TimePoint now = SteadyClock().now();
+  const TimePoint now = steady_now();
   const std::string prefix = wanted.job + "/";
   const std::scoped_lock lock(mutex);
   LaneTurns answer;
@@ -460,7 +460,7 @@ result<LaneTurns> LaneService::State::turns(Channel& channel, const LaneTurnsReq
 }
 
 void LaneService::State::step_locked(LaneCore& core, const LaneEvent& event, Effects& effects) {
-  for (LaneEffect& effect : core.step(event, SteadyClock().now()))
+  for (LaneEffect& effect : core.step(event, steady_now()))
     take_locked(core.name(), effect, effects);
 }
 

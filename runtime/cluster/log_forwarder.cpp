@@ -49,7 +49,7 @@ class LogForwarder::Impl {
       const auto found = sources_.find(id);
       if (found == sources_.end()) return;
       std::vector<std::string> lines;
-      found->second.lines.feed(stream, bytes, SteadyClock().now(), lines);
+      found->second.lines.feed(stream, bytes, steady_now(), lines);
       full = put(found->second, std::move(lines)) >= options_.batch_bytes;
       if (std::exchange(dirty_, true) && !full) return;
       urgent_ = urgent_ || full;
@@ -71,7 +71,7 @@ class LogForwarder::Impl {
       const auto found = sources_.find(id);
       if (found == sources_.end()) return last;
       std::vector<std::string> lines;
-      found->second.lines.finish(SteadyClock().now(), lines);
+      found->second.lines.finish(steady_now(), lines);
       put(found->second, std::move(lines));
       last = found->second.lines.last_lines();
       job = found->second.job;
@@ -160,7 +160,7 @@ class LogForwarder::Impl {
       if (!dirty_) wake_.wait(lock, [this] { return dirty_ || closing_; });
       wake_.wait_for(lock, options_.flush_every, [this] { return urgent_ || closing_; });
       urgent_ = false;
-      const TimePoint now = SteadyClock().now();
+      const TimePoint now = steady_now();
       bool waiting = false;
       for (auto& [id, source] : sources_) {
         std::vector<std::string> lines;

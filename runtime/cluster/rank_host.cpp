@@ -78,7 +78,7 @@ class ProgressNotes : public std::enable_shared_from_this<ProgressNotes> {
 
  private:
   void again() {
-    system_.timer().add(SteadyClock().now() + kProgressEvery,
+    system_.timer().add(steady_now() + kProgressEvery,
                         [self = shared_from_this()] { self->tell(); });
   }
   void tell() {

@@ -67,7 +67,7 @@ std::size_t TicketOutbox::unconfirmed() const {
 
 void TicketOutbox::State::again_locked() {
   if (closed || timer) return;
-  const TimePoint at = SteadyClock().now() + options.again_after;
+  const TimePoint at = steady_now() + options.again_after;
   timer = system.timer().add(at, [weak = weak_from_this()] {
     const auto self = weak.lock();
     if (!self) return;

@@ -19,8 +19,6 @@ namespace {
 /// Vectors of one call; the kernel takes up to 1024.
 constexpr std::size_t kVectorsMax = 256;
 
-std::string reason(int error) { return std::error_code(error, std::system_category()).message(); }
-
 /// The vectors of one call, from where `progress` stands.
 struct Vectors {
   std::array<iovec, kVectorsMax> local;
@@ -77,10 +75,10 @@ result<std::int64_t> copy_directly(const TransportAddress& owner,
     return fail(ErrorCode::kRankDead, "{}: process {} is gone", owner.name, owner.pid);
   if (error == EPERM || error == EACCES || error == ENOSYS)
     return fail(ErrorCode::kUnsupported, "{}: reading memory of process {}: {}", owner.name,
-                owner.pid, reason(error));
+                owner.pid, system_message(error));
   if (error != 0)
     return fail(ErrorCode::kInternal, "{}: reading memory of process {}: {}", owner.name, owner.pid,
-                reason(error));
+                system_message(error));
   if (copied != wanted)
     return fail(ErrorCode::kInternal, "{}: read {} of {} bytes from process {}", owner.name, copied,
                 wanted, owner.pid);

@@ -8,6 +8,7 @@
 #include <numeric>
 
 namespace troupe::runtime {
+
 LocalGroup::LocalGroup(std::string name, std::vector<int> labels, std::size_t mailbox_bytes,
                        std::weak_ptr<LocalGroup> outer)
     : labels_{std::move(name), std::move(labels)},

@@ -2,8 +2,8 @@
 // announces them; bigger ones follow it in a transfer, into memory that the receiver makes when it
 // hears of them. The sender counts what each receiver has not read and waits when that is too much.
 
-#include "runtime/base/rng.hpp"
 #include "runtime/base/index.hpp"
+#include "runtime/base/rng.hpp"
 #include "runtime/comm/group_gloo.hpp"
 
 #include <algorithm>

@@ -8,6 +8,7 @@
 #include <utility>
 
 namespace troupe::runtime {
+
 Meeting::Meeting(GroupLabels labels)
     : labels_(std::move(labels)),
       calls_(labels_.ranks.size()),

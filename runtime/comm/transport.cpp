@@ -3,15 +3,13 @@
 #include <sys/random.h>
 
 #include <cerrno>
-#include <system_error>
 
 namespace troupe::runtime {
 
 result<SessionKey> make_session_key() {
   SessionKey key;
   if (::getrandom(key.data(), key.size(), 0) != static_cast<ssize_t>(key.size()))
-    return fail(ErrorCode::kIo, "session key: {}",
-                std::error_code(errno, std::system_category()).message());
+    return fail(ErrorCode::kIo, "session key: {}", system_message(errno));
   return key;
 }
 

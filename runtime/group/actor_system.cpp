@@ -36,7 +36,7 @@ struct CallTimer::State {
         continue;
       }
       const TimePoint first = entries.begin()->first.first;
-      if (first > SteadyClock().now()) {
+      if (first > steady_now()) {
         changed.wait_until(lock, first);
         continue;
       }

@@ -140,7 +140,7 @@ result<std::vector<RankStatus>> GroupActors::status(Deadline deadline) {
   std::vector<RankStatus> all;
   caf::scoped_actor self(impl_->system.native().system);
   for (std::size_t i = 0; i < shells.size(); ++i) {
-    const auto left = deadline.at - SteadyClock().now();
+    const auto left = deadline.at - steady_now();
     bool answered = false;
     if (left > Duration::zero()) {
       request(self, shells[i], left, status_atom_v)

@@ -119,7 +119,7 @@ result<void> GroupCore::take_lanes(Call& call) {
 }
 
 void GroupCore::submit(Ref<Call> call, const CancelToken& cancel) {
-  call->submitted = SteadyClock().now();
+  call->submitted = steady_now();
   call->ranks_left.store(size(), std::memory_order_relaxed);
   std::optional<Error> refused;
   if (auto ready = ranks_->prepare(*call); !ready) refused = std::move(ready).error();
@@ -268,7 +268,7 @@ void GroupCore::deadline_passed(Call& call) {
   Error error{
       .code = ErrorCode::kDeadline,
       .message = fmt::format("{}: deadline passed after {:.3f} s: {}", call.method,
-                             seconds(SteadyClock().now() - call.submitted), waiting_ranks(call)),
+                             seconds(steady_now() - call.submitted), waiting_ranks(call)),
       .origin = {.group = options_.name, .rank = {}, .node = {}},
       .causes = {}};
   {

@@ -11,7 +11,7 @@ class OrderedLane::Place final : public LaneGate::Turn {
   ~Place() override {
     {
       const std::lock_guard lock(lane_.mutex_);
-      lane_.queue_.leave(ticket_, SteadyClock().now());
+      lane_.queue_.leave(ticket_, steady_now());
     }
     lane_.changed_.notify_all();
   }
@@ -34,7 +34,7 @@ class OrderedLane::Place final : public LaneGate::Turn {
 
 result<std::unique_ptr<LaneGate::Turn>> OrderedLane::reserve(const LaneRequest& request) {
   const std::lock_guard lock(mutex_);
-  TROUPE_TRY(const std::uint64_t ticket, queue_.enter(request, SteadyClock().now()));
+  TROUPE_TRY(const std::uint64_t ticket, queue_.enter(request, steady_now()));
   return std::make_unique<Place>(*this, ticket, request);
 }
 

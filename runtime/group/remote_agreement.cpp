@@ -137,7 +137,7 @@ void RemoteRanks::Shared::bury(RankId rank, const Error& cause) {
 void RemoteRanks::Shared::watch_again() {
   const std::lock_guard lock(mutex_);
   if (!core_) return;
-  timer_ = system_.timer().add(SteadyClock().now() + core_->options().heartbeat,
+  timer_ = system_.timer().add(steady_now() + core_->options().heartbeat,
                                [self = Ref<Shared>(this)] { self->watch(); });
 }
 

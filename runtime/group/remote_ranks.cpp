@@ -115,7 +115,7 @@ RankWelcome RemoteRanks::Shared::welcome(RankId) {
   const auto key = std::as_bytes(std::span(job_.key()));
   welcome.key.assign(key.begin(), key.end());
   welcome.holder = job_.holder();
-  welcome.create_within = create_until_.at - SteadyClock().now();
+  welcome.create_within = create_until_.at - steady_now();
   if (core_) {
     for (const Axis& axis : core_->options().mesh.axes())
       welcome.mesh.push_back({axis.name, axis.size});

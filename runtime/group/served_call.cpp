@@ -48,7 +48,7 @@ ServedCall::ServedCall(const CallFrame& frame, const ServedMethod& served, Colum
   id = frame.id;
   method = served.name;
   phase = served.phase;
-  submitted = SteadyClock().now();
+  submitted = steady_now();
   deadline = Deadline{submitted + frame.remaining};
   if (frame.rebuild_epoch > 0) plan.store(kRebuildBase + frame.rebuild_epoch);
   std::size_t size = 0;

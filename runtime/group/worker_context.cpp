@@ -35,7 +35,7 @@ void WorkerContext::progress(std::int64_t steps) {
 WorkerContext::Waiting::Waiting(RankCell& cell, std::string what) : cell_(cell) {
   const std::lock_guard lock(cell_.mutex);
   cell_.waits_for = std::move(what);
-  cell_.waiting_since = SteadyClock().now();
+  cell_.waiting_since = steady_now();
 }
 WorkerContext::Waiting::~Waiting() {
   const std::lock_guard lock(cell_.mutex);

@@ -51,7 +51,7 @@ class PairThread {
   void run() {
     std::unique_lock lock(mutex_);
     while (!stop_) {
-      const TimePoint now = SteadyClock().now();
+      const TimePoint now = steady_now();
       std::function<void()> next;
       if (!later_.empty() && later_.begin()->first <= now) {
         next = std::move(later_.begin()->second);
@@ -143,7 +143,7 @@ class PairTransport final : public ChannelTransport {
   }
   void wake_at(TimePoint at) override {
     pair_thread().post_at(at, [self = Ref<PairTransport>(this)] {
-      if (const Ref<Endpoint> end = self->state_->end(self->own_)) end->expire(SteadyClock().now());
+      if (const Ref<Endpoint> end = self->state_->end(self->own_)) end->expire(steady_now());
     });
   }
   void stop() override {}

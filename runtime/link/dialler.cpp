@@ -240,7 +240,7 @@ struct Dialler::State {
     }
     int limit_ms = -1;
     if (!running.empty()) {
-      const auto left = std::chrono::ceil<std::chrono::milliseconds>(first - SteadyClock().now());
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(first - steady_now());
       limit_ms = static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 60'000));
     }
     ::poll(wanted.data(), wanted.size(), limit_ms);

@@ -77,7 +77,7 @@ pending<std::vector<std::byte>> Endpoint::request(std::string_view method,
                                                   std::vector<std::byte> payload,
                                                   Deadline deadline) {
   using Outcome = pending<std::vector<std::byte>>;
-  const TimePoint now = SteadyClock().now();
+  const TimePoint now = steady_now();
   if (deadline.at <= now)
     return Outcome::of(fail(ErrorCode::kDeadline,
                             "{}: request '{}' not sent, its deadline has passed", place(), method));
@@ -278,7 +278,7 @@ void Endpoint::serve_request(const Envelope& envelope, std::span<const std::byte
           fail(ErrorCode::kNotFound, "request '{}': nothing is served here", envelope.method));
       return;
     }
-    service_->on_request(*this, envelope.method, payload, envelope.deadline(SteadyClock().now()),
+    service_->on_request(*this, envelope.method, payload, envelope.deadline(steady_now()),
                          std::move(responder));
   });
   handling_here = outer;

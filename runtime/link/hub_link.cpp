@@ -46,7 +46,7 @@ HubLink::HubLink(HubCore& hub, SocketId socket, Ref<Dial> dial, const Listener* 
       address_(ListenAddress{host_, dial_ ? dial_->address.port : hub.driver().peer_port(socket)}
                    .to_string()),
       connection_(side_of(dial_), connection_options(hub.options(), dial_),
-                  hub.tls_stream(side_of(dial_), host_), *this, SteadyClock().now()) {}
+                  hub.tls_stream(side_of(dial_), host_), *this, steady_now()) {}
 
 result<void> HubLink::send(std::vector<std::byte> envelope, bool urgent) {
   const std::size_t size = envelope.size();
@@ -84,7 +84,7 @@ void HubLink::fired() {
     timer_.reset();
     endpoint = endpoint_;
   }
-  if (endpoint) endpoint->expire(SteadyClock().now());
+  if (endpoint) endpoint->expire(steady_now());
 }
 
 void HubLink::stop() {
@@ -140,7 +140,7 @@ void HubLink::closed() {
                                               : "the connection was closed during the handshake",
               .origin = {},
               .causes = {}},
-        false, SteadyClock().now());
+        false, steady_now());
   state_ = State::kGone;
   const std::lock_guard lock(mutex_);
   queue_.clear();

@@ -89,7 +89,7 @@ HubCore::~HubCore() {
 
 void HubCore::take_all_down() {
   stopping_ = true;
-  const TimePoint now = SteadyClock().now();
+  const TimePoint now = steady_now();
   const Error cause{.code = ErrorCode::kAborted,
                     .message = "the link hub is closing",
                     .origin = {},
@@ -149,7 +149,7 @@ void HubCore::settle() {
     }
     if (dirty.empty() && orders.empty()) return;
     for (const auto& order : orders) order();
-    const TimePoint now = SteadyClock().now();
+    const TimePoint now = steady_now();
     for (const auto& link : dirty) link->settle(now);
   }
   driver_->wake();  // sockets have their turn in between
@@ -170,13 +170,13 @@ void HubCore::on_accepted(SocketId listener, SocketId socket) {
   shaking_.emplace(socket, ++accepted_);
   const auto link = make_ref<HubLink>(*this, socket, nullptr, &found->second);
   add_link(socket, link);
-  if (shaking_.size() > options_.unauthenticated_max) evict_oldest_stranger(SteadyClock().now());
+  if (shaking_.size() > options_.unauthenticated_max) evict_oldest_stranger(steady_now());
   settle();
 }
 
 void HubCore::add_link(SocketId socket, const Ref<HubLink>& link) {
   links_[socket] = link;
-  link->start(SteadyClock().now());
+  link->start(steady_now());
 }
 
 /// Strangers that hold connections must not keep others out: an honest handshake takes less time
@@ -199,13 +199,13 @@ void HubCore::evict_oldest_stranger(TimePoint now) {
 
 void HubCore::on_bytes(SocketId socket, std::span<const std::byte> bytes) {
   io_of_this_thread = this;
-  if (const auto link = find(socket)) link->take_bytes(bytes, SteadyClock().now());
+  if (const auto link = find(socket)) link->take_bytes(bytes, steady_now());
   settle();
 }
 
 void HubCore::on_written(SocketId socket, std::size_t waiting) {
   io_of_this_thread = this;
-  if (const auto link = find(socket)) link->written(waiting, SteadyClock().now());
+  if (const auto link = find(socket)) link->written(waiting, steady_now());
   settle();
 }
 
@@ -226,7 +226,7 @@ void HubCore::on_wake() {
 
 void HubCore::on_tick() {
   io_of_this_thread = this;
-  const TimePoint now = SteadyClock().now();
+  const TimePoint now = steady_now();
   for (const auto& entry : links_) entry.second->tick(now);
   settle();
   let_go();
@@ -254,7 +254,7 @@ void HubCore::forget(const PeerName& peer) {
 }
 
 void HubCore::complain(const std::string& host, const Error& error) {
-  const TimePoint now = SteadyClock().now();
+  const TimePoint now = steady_now();
   const auto found = complaints_.find(host);
   if (found != complaints_.end() && now - found->second.at < kComplainEvery) {
     ++found->second.silent;

@@ -43,7 +43,7 @@ struct Ticks {
   explicit Ticks(CallTimer& by, Duration each) : timer(by), every(each) {}
 
   static void arm_locked(const std::shared_ptr<Ticks>& ticks) {
-    ticks->next = ticks->timer.add(SteadyClock().now() + ticks->every, [ticks] {
+    ticks->next = ticks->timer.add(steady_now() + ticks->every, [ticks] {
       const std::lock_guard lock(ticks->mutex);
       if (!ticks->broker) return;
       if (!ticks->pending.exchange(true)) send_from_outside(ticks->broker, kTick);

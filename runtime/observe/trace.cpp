@@ -202,14 +202,14 @@ ScopedSpan::ScopedSpan(Trace* trace, TracePlace place, std::string name, std::st
   span_ = {.place = std::move(place),
            .name = std::move(name),
            .category = std::move(category),
-           .begin = SteadyClock().now(),
+           .begin = steady_now(),
            .end = {},
            .step = step};
 }
 
 ScopedSpan::~ScopedSpan() {
   if (trace_ == nullptr) return;
-  span_.end = SteadyClock().now();
+  span_.end = steady_now();
   trace_->span(std::move(span_));
 }
 

@@ -6,8 +6,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/optim.h>
 #include <torch/nn/utils/clip_grad.h>
+#include <torch/optim.h>
 #include <torch/types.h>
 
 #include <algorithm>
