@@ -13,8 +13,8 @@
 // Ownership: the caller owns the handle; destroying it is the death of the rank, told to its peers.
 // A process that dies without is noticed by its closed connections, within milliseconds; one that
 // is stopped by the deadline of the operation, or by `abort` from whoever learns of it.
-// **Threads:** as Collective. Each handle of a whole group has three threads of its own: one gets
-// messages, one watches connections, one keeps time; Gloo adds one for its sockets. The first group
+// **Threads:** as Collective. Each handle of a whole group has four threads of its own: one gets
+// messages, two watch connections, one keeps time; Gloo adds one for its sockets. The first group
 // makes the process ignore SIGPIPE, unless it has a handler.
 // **Invariants:** waiting operations end within 100 ms of `abort`. A failure while payload moves
 // leaves the connections unusable until `rebuild`, also those of groups split from this one.

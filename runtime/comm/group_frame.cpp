@@ -134,7 +134,7 @@ result<GroupFrame> decode_group_frame(std::span<const std::byte> bytes) {
     return fail(ErrorCode::kCorrupt, "group frame: {} bytes that are none", bytes.size());
   GroupFrame frame;
   frame.kind = static_cast<GroupFrame::Kind>(
-      in.below<std::uint8_t>(static_cast<std::uint8_t>(GroupFrame::Kind::kTaken) + 1));
+      in.below<std::uint8_t>(static_cast<std::uint8_t>(GroupFrame::Kind::kAbandon) + 1));
   frame.group = in.number<std::uint64_t>();
   frame.received = in.number<std::uint64_t>();
   frame.operation = in.number<std::uint64_t>();

@@ -34,6 +34,7 @@ struct GroupFrame {
     kGone,      ///< 0 → all: `rank`
     kMessage,   ///< sender → receiver: `tag`, `call.type`, `call.count`, `id`, perhaps `bytes`
     kTaken,     ///< receiver → sender: message `id` was read
+    kAbandon,   ///< rank → all but 0: the sender heard no go for `operation` and ends with `error`
   };
   Kind kind = Kind::kArrive;
   std::uint64_t group = 0;

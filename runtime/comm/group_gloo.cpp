@@ -13,9 +13,11 @@ namespace {
 
 /// How long a rank waits for word from rank 0 before it goes by what it has seen itself.
 constexpr Duration kWordWait = std::chrono::milliseconds(50);
+/// The same where payload's connection to a peer closed, which is not yet that peer's death.
+constexpr Duration kCauseWait = std::chrono::seconds(1);
 constexpr Duration kFlushWait = std::chrono::seconds(5);
-/// What was said last, the cause above all, should reach peers before they see connections close.
-constexpr Duration kLastWordWait = std::chrono::milliseconds(40);
+/// The same after a failure, when some peer may be stopped.
+constexpr Duration kLastWordWait = std::chrono::milliseconds(200);
 
 using Kind = GroupFrame::Kind;
 
@@ -24,7 +26,7 @@ using Kind = GroupFrame::Kind;
 GlooSession::~GlooSession() {
   if (!links_) return;
   // What was said last, e.g. that a rank leaves, still arrives.
-  if (!broken_.load()) links_->flush(Deadline::in(kFlushWait));
+  links_->flush(Deadline::in(broken_.load() ? kLastWordWait : kFlushWait));
   links_->stop();
 }
 
@@ -67,11 +69,8 @@ void GlooSession::send(int peer, GroupFrame frame) {
 }
 
 void GlooSession::break_off(const Error& cause) {
-  if (links_ && !broken_.exchange(true)) {
-    links_->flush(Deadline::in(kLastWordWait));
-    links_->break_off();
-  }
-  for (const auto& group : groups()) group->fail_here(cause);
+  if (links_ && !broken_.exchange(true)) links_->break_off();
+  for (const auto& group : groups()) group->fail_all(cause);
 }
 
 void GlooSession::on_frame(int peer, std::span<const std::byte> bytes) {
@@ -180,6 +179,20 @@ void GlooGroup::fail_here(Error error) {
   }
 }
 
+void GlooGroup::fail_all(const Error& error) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) return;
+  }
+  if (meeting_) {
+    const std::lock_guard lock(meeting_mutex_);
+    tell(meeting_->fail(error));
+  } else {
+    send_to(0, {.kind = Kind::kFail, .call = {}, .error = error});
+  }
+  fail_here(error);
+}
+
 Error GlooGroup::request_failure(Error error) {
   if (meeting_) {
     const std::lock_guard lock(meeting_mutex_);
@@ -214,30 +227,61 @@ result<void> GlooGroup::arrive(const PostedCall& call, Deadline deadline) {
   } else {
     send_to(0, {.kind = Kind::kArrive, .operation = operation, .call = call});
   }
-  const auto decided = [&] { return begun_ >= operation || present_failure(); };
-  {
-    Lock lock(mutex_);
-    changed_.wait_until(lock, deadline.at, decided);
-    // Having met comes first: an operation that began does so on every rank.
-    if (begun_ >= operation) return {};
-    if (auto failed = present_failure()) return fail(std::move(*failed));
-  }
+  TROUPE_TRY(const bool began, await_go(operation, deadline));
+  if (began) return {};
   if (meeting_) {
     const std::lock_guard lock(meeting_mutex_);
     tell(meeting_->withdraw(rank(), operation));
   } else {
     send_to(0, {.kind = Kind::kWithdraw, .operation = operation, .call = {}});
   }
-  Lock lock(mutex_);
-  changed_.wait_for(lock, place_.answer_wait, decided);
-  if (begun_ >= operation) return {};
-  if (auto failed = present_failure()) return fail(std::move(*failed));
-  lock.unlock();
-  fail_here(labels().error(
+  TROUPE_TRY(const bool answered, await_go(operation, Deadline::in(place_.answer_wait)));
+  if (answered) return {};
+  const Error silent = labels().error(
       ErrorCode::kDeadline, 0,
       fmt::format("{}, operation {}: deadline passed, missing {}, which does not answer",
-                  call.describe(), operation, labels().describe(0))));
+                  call.describe(), operation, labels().describe(0)));
+  abandon(operation, silent);
+  fail_here(silent);
   return fail(*failure());
+}
+
+/// True once the operation has begun on this rank, false when the deadline passes before.
+result<bool> GlooGroup::await_go(std::uint64_t operation, Deadline deadline) {
+  std::optional<Error> failed;
+  bool rank0_left = false;
+  {
+    Lock lock(mutex_);
+    changed_.wait_until(lock, deadline.at,
+                        [&] { return begun_ >= operation || present_failure(); });
+    // Having met comes first: an operation that began does so on every rank, but for those that
+    // rank 0 died before telling.
+    const bool began = begun_ >= operation;
+    if (began && !(abandoned_ && abandoned_->first <= operation)) return true;
+    failed = began ? abandoned_->second : present_failure();
+    rank0_left = !began && !failure_ && departed_[0] != 0;
+  }
+  if (!failed) return false;
+  if (rank0_left) abandon(operation, *failed);
+  return fail(std::move(*failed));
+}
+
+void GlooGroup::abandon(std::uint64_t operation, const Error& error) {
+  for (int peer = 1; peer < size(); ++peer) {
+    if (peer != rank())
+      send_to(peer, {.kind = Kind::kAbandon, .operation = operation, .call = {}, .error = error});
+  }
+}
+
+/// A peer that waits in the payload of this operation, or a later one, would wait for ever.
+void GlooGroup::on_abandoned(std::uint64_t operation, Error error) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (abandoned_ && abandoned_->first <= operation) return;
+    abandoned_.emplace(operation, error);
+    if (begun_ < operation || called_ < operation) return;
+  }
+  fail_here(std::move(error));
 }
 
 std::uint64_t GlooGroup::slot(std::uint64_t operation, std::uint64_t phase) const {
@@ -267,7 +311,8 @@ TransferPart GlooGroup::incoming(int peer, std::uint64_t phase, void* data,
 Error GlooGroup::end_error(const TransferEnd& end) {
   {
     Lock lock(mutex_);
-    changed_.wait_for(lock, kWordWait, [this] { return present_failure().has_value(); });
+    const Duration wait = end.kind == TransferEnd::Kind::kLost ? kCauseWait : kWordWait;
+    changed_.wait_for(lock, wait, [this] { return present_failure().has_value(); });
     if (auto failed = present_failure()) return *failed;
   }
   const auto found = std::find(place_.peers.begin(), place_.peers.end(), end.peer);
@@ -435,6 +480,8 @@ void GlooGroup::on_frame(int peer, GroupFrame frame) {
     if (frame.kind == Kind::kGone && frame.rank >= 0 && frame.rank < size())
       return apply({.kind = Verdict::Kind::kGone, .rank = frame.rank});
   }
+  if (frame.kind == Kind::kAbandon && frame.error)
+    return on_abandoned(frame.operation, std::move(*frame.error));
   if (frame.kind == Kind::kMessage) return put_message(from, std::move(frame));
   if (frame.kind == Kind::kTaken) {
     {

@@ -48,7 +48,8 @@ class GlooSession final : public GlooLinks::Listener {
   void add(std::uint64_t id, const std::shared_ptr<GlooGroup>& group);
   void remove(std::uint64_t id);
   void send(int peer, GroupFrame frame);
-  /// Closes all connections: every group over them fails with `cause`, those that have not yet.
+  /// Closes payload's connections: every group over them fails with `cause`, on all its ranks,
+  /// those that have not yet.
   void break_off(const Error& cause);
 
   void on_frame(int peer, std::span<const std::byte> frame) override;
@@ -102,6 +103,8 @@ class GlooGroup final {
 
   /// Fails the group on all ranks; returns the failure that stands.
   Error request_failure(Error error);
+  /// The same without waiting for what stands; nothing if it has failed here.
+  void fail_all(const Error& error);
   /// Fails it here, and what was split from it.
   void fail_here(Error error);
   /// This rank leaves, and peers are told.
@@ -130,6 +133,10 @@ class GlooGroup final {
   };
 
   std::optional<Error> present_failure() const;  // needs the lock
+  result<bool> await_go(std::uint64_t operation, Deadline deadline);
+  void on_abandoned(std::uint64_t operation, Error error);
+  /// Rank 0 went, or went silent, and this rank has no go for `operation`: peers may have.
+  void abandon(std::uint64_t operation, const Error& error);
   void tell(std::optional<Verdict> verdict);
   void apply(const Verdict& verdict);
   void send_to(int rank, GroupFrame frame);
@@ -152,6 +159,7 @@ class GlooGroup final {
   std::uint64_t begun_ = 0;
   std::optional<Error> failure_;
   std::optional<Error> departure_;
+  std::optional<std::pair<std::uint64_t, Error>> abandoned_;  // operation that a peer will not join
   std::vector<char> departed_;
   std::vector<std::optional<TimePoint>> closed_at_;  // [R] connections seen closed
   bool left_ = false;

@@ -20,6 +20,7 @@
 #include <csignal>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -71,19 +72,107 @@ class StoreForGloo final : public gloo::rendezvous::Store {
   const std::string prefix_;
 };
 
+/// Finds the connections of a context that close, on a thread of its own: by receives that no peer
+/// answers, and that Gloo fails.
+class ClosedWatch {
+ public:
+  using OnClosed = std::function<void(int peer, const std::string& why)>;
+  ClosedWatch(std::shared_ptr<gloo::Context> context, int rank, int size)
+      : context_(std::move(context)), rank_(rank), nothing_(index(size)) {}
+  ClosedWatch(const ClosedWatch&) = delete;
+  ClosedWatch& operator=(const ClosedWatch&) = delete;
+  ~ClosedWatch() { stop(); }
+
+  /// Calls back `grace` after it has seen a connection closed.
+  void start(Duration grace, OnClosed on_closed) {
+    thread_ = std::thread([this, grace, call = std::move(on_closed)] { run(grace, call); });
+  }
+  void stop();
+
+ private:
+  void run(Duration grace, const OnClosed& on_closed);
+  bool pause(Duration span);
+
+  const std::shared_ptr<gloo::Context> context_;
+  const int rank_;
+  std::vector<std::byte> nothing_;  // what Gloo may write to as long as the buffer exists
+  std::thread thread_;
+
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable stopped_;
+  bool stopping_ = false;
+  std::unique_ptr<GlooBuffer> buffer_;
+};
+
+void ClosedWatch::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    if (buffer_) buffer_->abortWaitRecv();
+  }
+  stopped_.notify_all();
+  if (thread_.joinable()) thread_.join();
+  buffer_.reset();
+}
+
+bool ClosedWatch::pause(Duration span) {
+  std::unique_lock lock(mutex_);
+  return !stopped_.wait_for(lock, span, [this] { return stopping_; });
+}
+
+void ClosedWatch::run(Duration grace, const OnClosed& on_closed) {
+  std::vector<char> closed(nothing_.size(), 0);
+  closed[index(rank_)] = 1;
+  for (;;) {
+    std::vector<std::pair<int, std::string>> fresh;
+    GlooBuffer* buffer = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      if (stopping_) return;
+      buffer_ = context_->createUnboundBuffer(nothing_.data(), nothing_.size());
+      buffer = buffer_.get();
+    }
+    int left = 0;
+    for (std::size_t peer = 0; peer < closed.size(); ++peer) {
+      if (closed[peer] != 0) continue;
+      try {
+        buffer->recv(static_cast<int>(peer), kWatchSlot, peer, 1);
+        ++left;
+      } catch (const std::exception& error) {
+        closed[peer] = 1;
+        fresh.emplace_back(static_cast<int>(peer), error.what());
+      }
+    }
+    if (!fresh.empty()) {
+      if (!pause(grace)) return;
+      for (const auto& [peer, why] : fresh) on_closed(peer, why);
+      continue;
+    }
+    if (left == 0) return;
+    try {
+      if (!buffer->waitRecv(nullptr, kForGloo)) return;
+    } catch (const std::exception&) {
+      // the next round finds whose connection it was
+    }
+  }
+}
+
 class Links final : public GlooLinks {
  public:
   Links(Options options, std::shared_ptr<gloo::transport::Device> device,
-        std::shared_ptr<gloo::Context> context)
+        std::shared_ptr<gloo::Context> words, std::shared_ptr<gloo::Context> payload)
       : options_(std::move(options)),
         device_(std::move(device)),
-        context_(std::move(context)),
+        words_(std::move(words)),
+        payload_(std::move(payload)),
+        transfers_(payload_),
+        words_watch_(words_, options_.rank, options_.size),
+        payload_watch_(payload_, options_.rank, options_.size),
         outgoing_(index(options_.size)),
-        received_(index(options_.size)),
-        nothing_(index(options_.size)) {}
+        received_(index(options_.size)) {}
   ~Links() override {
     stop();
-    outgoing_.clear();  // before the context that its buffers belong to
+    outgoing_.clear();  // before the connections that its buffers belong to
   }
 
   void start(Listener& listener) override;
@@ -93,8 +182,10 @@ class Links final : public GlooLinks {
   void acknowledge(int peer, std::uint64_t frames) override;
   void flush(Deadline deadline) override;
   std::shared_ptr<Transfer> start_transfer(std::vector<TransferPart> parts,
-                                           TransferEnd& lost) override;
-  void break_off() override;
+                                           TransferEnd& lost) override {
+    return transfers_.start(std::move(parts), lost);
+  }
+  void break_off() override { payload_->closeConnections(); }
 
  private:
   struct Frame {
@@ -108,34 +199,36 @@ class Links final : public GlooLinks {
   };
 
   void get_frames(Listener& listener);
-  void watch(Listener& listener);
-  bool wait_on(std::unique_ptr<GlooBuffer>& place, int* peer);
-  bool pause(Duration span);
+  bool await_frame(int* peer);
   bool stopping() const;
   std::vector<int> open_peers();
 
   const Options options_;
   const std::shared_ptr<gloo::transport::Device> device_;
-  const std::shared_ptr<gloo::Context> context_;
+  // Apart, so that frames never wait behind payload, and outlive its connections.
+  const std::shared_ptr<gloo::Context> words_;
+  const std::shared_ptr<gloo::Context> payload_;
+  GlooTransfers transfers_;
+  ClosedWatch words_watch_;
+  ClosedWatch payload_watch_;
   std::vector<Outgoing> outgoing_;
   std::vector<std::atomic<std::uint64_t>> received_;
-  // What Gloo may write to as long as the buffers below exist.
+  // What Gloo may write to as long as the buffer below exists.
   std::vector<std::byte> frame_ = std::vector<std::byte>(kGroupFrameBytes);
-  std::vector<std::byte> nothing_;
-  TransferTimer timer_;
   std::thread getter_;
-  std::thread watcher_;
 
   mutable std::mutex mutex_;  // guards what follows
-  std::condition_variable stopped_;
   bool stopping_ = false;
   std::unique_ptr<GlooBuffer> getting_;
-  std::unique_ptr<GlooBuffer> watching_;
 };
 
 void Links::start(Listener& listener) {
   getter_ = std::thread([this, &listener] { get_frames(listener); });
-  watcher_ = std::thread([this, &listener] { watch(listener); });
+  words_watch_.start(kClosedGrace, [&listener](int peer, const std::string& why) {
+    listener.on_closed(peer, why);
+  });
+  payload_watch_.start(
+      {}, [this](int peer, const std::string& why) { transfers_.on_closed(peer, why); });
 }
 
 void Links::stop() {
@@ -143,13 +236,11 @@ void Links::stop() {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
     if (getting_) getting_->abortWaitRecv();
-    if (watching_) watching_->abortWaitRecv();
   }
-  stopped_.notify_all();
   if (getter_.joinable()) getter_.join();
-  if (watcher_.joinable()) watcher_.join();
   getting_.reset();
-  watching_.reset();
+  words_watch_.stop();
+  payload_watch_.stop();
 }
 
 bool Links::stopping() const {
@@ -157,18 +248,13 @@ bool Links::stopping() const {
   return stopping_;
 }
 
-bool Links::pause(Duration span) {
-  std::unique_lock lock(mutex_);
-  return !stopped_.wait_for(lock, span, [this] { return stopping_; });
-}
-
-/// Waits on the buffer in `place`; false when the links stop. Throws what Gloo throws.
-bool Links::wait_on(std::unique_ptr<GlooBuffer>& place, int* peer) {
+/// False when the links stop. Throws what Gloo throws.
+bool Links::await_frame(int* peer) {
   GlooBuffer* buffer = nullptr;
   {
     const std::lock_guard lock(mutex_);
     if (stopping_) return false;
-    buffer = place.get();
+    buffer = getting_.get();
   }
   return buffer->waitRecv(peer, kForGloo);
 }
@@ -180,7 +266,7 @@ std::vector<int> Links::open_peers() {
     if (peer == options_.rank) continue;
     try {
       std::byte nothing{};
-      const auto probe = context_->createUnboundBuffer(&nothing, 1);
+      const auto probe = words_->createUnboundBuffer(&nothing, 1);
       probe->recv(peer, kWatchSlot, 0, 1);
       open.push_back(peer);
     } catch (const std::exception&) {
@@ -199,10 +285,10 @@ void Links::get_frames(Listener& listener) {
     try {
       {
         const std::lock_guard lock(mutex_);
-        if (!getting_) getting_ = context_->createUnboundBuffer(frame_.data(), frame_.size());
+        if (!getting_) getting_ = words_->createUnboundBuffer(frame_.data(), frame_.size());
       }
       getting_->recv(peers, kFrameSlot, 0, frame_.size());
-      if (!wait_on(getting_, &peer)) return;
+      if (!await_frame(&peer)) return;
     } catch (const std::exception&) {
       peers = open_peers();
       const std::lock_guard lock(mutex_);
@@ -214,47 +300,12 @@ void Links::get_frames(Listener& listener) {
   }
 }
 
-void Links::watch(Listener& listener) {
-  std::vector<char> closed(index(options_.size), 0);
-  closed[index(options_.rank)] = 1;
-  for (;;) {
-    std::vector<std::pair<int, std::string>> fresh;
-    {
-      const std::lock_guard lock(mutex_);
-      if (stopping_) return;
-      watching_ = context_->createUnboundBuffer(nothing_.data(), nothing_.size());
-    }
-    int left = 0;
-    for (int peer = 0; peer < options_.size; ++peer) {
-      if (closed[index(peer)] != 0) continue;
-      try {
-        watching_->recv(peer, kWatchSlot, index(peer), 1);
-        ++left;
-      } catch (const std::exception& error) {
-        closed[index(peer)] = 1;
-        fresh.emplace_back(peer, error.what());
-      }
-    }
-    if (!fresh.empty()) {
-      if (!pause(kClosedGrace)) return;
-      for (const auto& [peer, why] : fresh) listener.on_closed(peer, why);
-      continue;
-    }
-    if (left == 0) return;
-    try {
-      if (!wait_on(watching_, nullptr)) return;
-    } catch (const std::exception&) {
-      // the next round finds whose connection it was
-    }
-  }
-}
-
 bool Links::send(int peer, std::vector<std::byte> frame) {
   Outgoing& out = outgoing_[index(peer)];
   const std::lock_guard lock(out.mutex);
   try {
     Frame kept{std::move(frame), nullptr};
-    kept.buffer = context_->createUnboundBuffer(kept.bytes.data(), kept.bytes.size());
+    kept.buffer = words_->createUnboundBuffer(kept.bytes.data(), kept.bytes.size());
     kept.buffer->send(peer, kFrameSlot, 0, kept.bytes.size());
     out.frames.push_back(std::move(kept));
     return true;
@@ -284,7 +335,7 @@ void Links::flush(Deadline deadline) {
       for (const Frame& frame : frames) {
         const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
             deadline.at - std::chrono::steady_clock::now());
-        // A limit of Gloo's own closes everything, which is what comes next anyway.
+        // A limit of Gloo's own closes these connections, which is what comes next anyway.
         frame.buffer->waitSend(std::max(left, std::chrono::milliseconds(1)));
       }
     } catch (const std::exception&) {
@@ -292,13 +343,6 @@ void Links::flush(Deadline deadline) {
     }
   }
 }
-
-std::shared_ptr<Transfer> Links::start_transfer(std::vector<TransferPart> parts,
-                                                TransferEnd& lost) {
-  return start_gloo_transfer(context_, timer_, std::move(parts), lost);
-}
-
-void Links::break_off() { context_->closeConnections(); }
 
 }  // namespace
 
@@ -309,14 +353,19 @@ result<std::unique_ptr<GlooLinks>> GlooLinks::connect(const Options& options,
     const gloo::transport::tcp::attr attributes(options.host.c_str());
     std::shared_ptr<gloo::transport::Device> device =
         gloo::transport::tcp::CreateDevice(attributes);
-    auto context = std::make_shared<gloo::rendezvous::Context>(options.rank, options.size);
-    // Gloo takes up to five times as long for one connection.
-    context->setTimeout(
-        std::chrono::duration_cast<std::chrono::milliseconds>(options.connect_wait));
-    StoreForGloo keys(store, options.prefix);
-    context->connectFullMesh(keys, device);
+    const auto mesh = [&](const char* what) {
+      auto context = std::make_shared<gloo::rendezvous::Context>(options.rank, options.size);
+      // Gloo takes up to five times as long for one connection.
+      context->setTimeout(
+          std::chrono::duration_cast<std::chrono::milliseconds>(options.connect_wait));
+      StoreForGloo keys(store, options.prefix + what);
+      context->connectFullMesh(keys, device);
+      return context;
+    };
+    auto words = mesh("words/");
+    auto payload = mesh("payload/");
     return std::unique_ptr<GlooLinks>(
-        std::make_unique<Links>(options, std::move(device), std::move(context)));
+        std::make_unique<Links>(options, std::move(device), std::move(words), std::move(payload)));
   } catch (const std::exception& error) {
     return fail(ErrorCode::kDeadline, "{}: rank {} on {} cannot connect to its peers: {}",
                 options.name, options.rank, options.host, error.what());

@@ -1,13 +1,15 @@
 #pragma once
 
 // The connections between the ranks of one group, over Gloo: small frames at any time, big payload
-// in transfers that both ends have agreed on, and notice of peers that are gone.
+// in transfers that both ends have agreed on, and notice of peers that are gone. Two connections
+// between any two ranks: frames have one of their own, so that closing those of payload, the only
+// end to a transfer half through, takes no word from anybody and passes for nobody's death.
 //
 // Ownership: owns connections and threads. The listener outlives `stop`.
-// **Threads:** every method from any thread. The listener is called on two threads of the links:
+// **Threads:** every method from any thread. The listener is called on two of the links' threads:
 // `on_frame` on one, `on_closed` on the other.
-// **Invariants:** frames of one sender arrive in order, each once. A peer is reported closed at
-// most once, and `on_frame` has been called for what it sent in good order before.
+// **Invariants:** frames of one sender arrive in order, each once. A peer is reported closed, its
+// process gone or done with these links, at most once, and `on_frame` has been called for what it sent in good order before.
 
 #include "runtime/base/clock.hpp"
 #include "runtime/base/result.hpp"
@@ -81,10 +83,10 @@ class GlooLinks {
   virtual void acknowledge(int peer, std::uint64_t frames) = 0;
   /// Waits until peers have taken every frame.
   virtual void flush(Deadline deadline) = 0;
-  /// Null when a peer of it is gone; `lost` then says which.
+  /// Null when a connection that it needs is closed; `lost` then says to whom.
   virtual std::shared_ptr<Transfer> start_transfer(std::vector<TransferPart> parts,
                                                    TransferEnd& lost) = 0;
-  /// Closes every connection at once.
+  /// Closes the connections of payload at once, at both ends; those of frames stay.
   virtual void break_off() = 0;
 };
 

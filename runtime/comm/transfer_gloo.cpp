@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <optional>
 #include <utility>
 
 namespace troupe::runtime {
@@ -50,13 +51,17 @@ void TransferTimer::run() {
   }
 }
 
-namespace {
+/// To ask a buffer whose connection has closed whether it came through. A wait that runs out of
+/// time in Gloo closes all connections, which is what follows a loss in any case.
+constexpr std::chrono::milliseconds kNoWait{1};
 
 class GlooTransfer final : public Transfer,
                            public TransferTimer::Alarm,
                            public std::enable_shared_from_this<GlooTransfer> {
  public:
   explicit GlooTransfer(TransferTimer& timer) : timer_(timer) {}
+  GlooTransfer(const GlooTransfer&) = delete;
+  GlooTransfer& operator=(const GlooTransfer&) = delete;
 
   /// False when the peer of a part is gone.
   bool post(gloo::Context& context, std::vector<TransferPart> parts, TransferEnd& lost) {
@@ -85,31 +90,37 @@ class GlooTransfer final : public Transfer,
     if (!buffers_.empty()) timer_.set(limit.at, weak_from_this());
     for (const Posted& posted : buffers_) {
       try {
-        const bool through = posted.outgoing ? posted.buffer->waitSend(nullptr, kForGloo)
-                                             : posted.buffer->waitRecv(nullptr, kForGloo);
-        if (through) continue;
-        const bool late = late_.load();
-        return {late ? TransferEnd::Kind::kLate : TransferEnd::Kind::kStopped, posted.peer};
+        for (auto span = kForGloo; !posted.wait(span); span = kNoWait) {
+          if (late_.load()) return {TransferEnd::Kind::kLate, posted.peer};
+          if (stopped_.load()) return {TransferEnd::Kind::kStopped, posted.peer};
+        }
       } catch (const std::exception& error) {
-        return {TransferEnd::Kind::kLost, posted.peer, error.what()};
+        const auto why = closed(posted.peer);
+        return {TransferEnd::Kind::kLost, posted.peer, why ? *why : error.what()};
       }
     }
     return {};
   }
 
   void stop() override {
+    stopped_.store(true);
+    for (const Posted& posted : buffers_) posted.abort();
+  }
+
+  /// Ends waits for what goes to or comes from `peer`, unless it has come through.
+  void lose(int peer, const std::string& why) {
+    {
+      const std::lock_guard lock(mutex_);
+      closed_.emplace(peer, why);
+    }
     for (const Posted& posted : buffers_) {
-      if (posted.outgoing) {
-        posted.buffer->abortWaitSend();
-      } else {
-        posted.buffer->abortWaitRecv();
-      }
+      if (posted.peer == peer) posted.abort();
     }
   }
 
   void on_time() override {
     late_.store(true);
-    stop();
+    for (const Posted& posted : buffers_) posted.abort();
   }
 
  private:
@@ -117,20 +128,52 @@ class GlooTransfer final : public Transfer,
     std::unique_ptr<gloo::transport::UnboundBuffer> buffer;
     int peer = 0;
     bool outgoing = false;
+
+    bool wait(std::chrono::milliseconds limit) const {
+      return outgoing ? buffer->waitSend(nullptr, limit) : buffer->waitRecv(nullptr, limit);
+    }
+    void abort() const { outgoing ? buffer->abortWaitSend() : buffer->abortWaitRecv(); }
   };
+  std::optional<std::string> closed(int peer) {
+    const std::lock_guard lock(mutex_);
+    const auto found = closed_.find(peer);
+    return found == closed_.end() ? std::nullopt : std::optional(found->second);
+  }
+
   TransferTimer& timer_;
   std::vector<Posted> buffers_;
   std::atomic<bool> late_{false};
+  std::atomic<bool> stopped_{false};
+  std::mutex mutex_;  // guards closed_
+  std::map<int, std::string> closed_;
 };
 
-}  // namespace
-
-std::shared_ptr<Transfer> start_gloo_transfer(const std::shared_ptr<gloo::Context>& context,
-                                              TransferTimer& timer, std::vector<TransferPart> parts,
-                                              TransferEnd& lost) {
-  auto transfer = std::make_shared<GlooTransfer>(timer);
-  if (!transfer->post(*context, std::move(parts), lost)) return nullptr;
+std::shared_ptr<Transfer> GlooTransfers::start(std::vector<TransferPart> parts,
+                                               TransferEnd& lost) {
+  auto transfer = std::make_shared<GlooTransfer>(timer_);
+  if (!transfer->post(*context_, std::move(parts), lost)) return nullptr;
+  std::map<int, std::string> closed;
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(live_, [](const auto& other) { return other.expired(); });
+    live_.push_back(transfer);
+    closed = closed_;
+  }
+  // Connections that closed while it was posted.
+  for (const auto& [peer, why] : closed) transfer->lose(peer, why);
   return transfer;
+}
+
+void GlooTransfers::on_closed(int peer, const std::string& why) {
+  std::vector<std::shared_ptr<GlooTransfer>> live;
+  {
+    const std::lock_guard lock(mutex_);
+    closed_.emplace(peer, why);
+    for (const auto& transfer : live_) {
+      if (auto held = transfer.lock()) live.push_back(std::move(held));
+    }
+  }
+  for (const auto& transfer : live) transfer->lose(peer, why);
 }
 
 }  // namespace troupe::runtime

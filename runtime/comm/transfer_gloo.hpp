@@ -1,9 +1,13 @@
 #pragma once
 
-// Transfers of payload over Gloo, each a few buffers, and the timer that ends them.
+// Transfers of payload over Gloo, each a few buffers, and what ends them: a timer, and word that a
+// connection closed. Gloo forgets operations that are half through, or queued behind such a one,
+// when their connection closes; whoever waits for them would wait for ever.
 //
-// **Threads:** `TransferTimer` has a thread of its own, started with the first transfer that waits.
-// **Invariants:** a transfer's memory is not touched once it is destroyed.
+// **Threads:** any. `TransferTimer` has a thread of its own, started with the first transfer that
+// waits.
+// **Invariants:** a transfer's memory is not touched once it is destroyed. What came through before
+// a connection closed counts as through.
 
 #include "runtime/comm/links_gloo.hpp"
 
@@ -12,7 +16,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace gloo {
@@ -49,8 +55,23 @@ class TransferTimer {
   std::thread thread_;
 };
 
-std::shared_ptr<Transfer> start_gloo_transfer(const std::shared_ptr<gloo::Context>& context,
-                                              TransferTimer& timer, std::vector<TransferPart> parts,
-                                              TransferEnd& lost);
+class GlooTransfer;
+
+/// The transfers over one set of connections.
+class GlooTransfers {
+ public:
+  explicit GlooTransfers(std::shared_ptr<gloo::Context> context) : context_(std::move(context)) {}
+  /// Null when a connection that it needs is closed; `lost` then says to whom.
+  std::shared_ptr<Transfer> start(std::vector<TransferPart> parts, TransferEnd& lost);
+  /// The connection to `peer` closed, after Gloo has read all that came over it.
+  void on_closed(int peer, const std::string& why);
+
+ private:
+  const std::shared_ptr<gloo::Context> context_;
+  TransferTimer timer_;
+  std::mutex mutex_;  // guards what follows
+  std::vector<std::weak_ptr<GlooTransfer>> live_;
+  std::map<int, std::string> closed_;
+};
 
 }  // namespace troupe::runtime
