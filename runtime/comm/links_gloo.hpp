@@ -9,7 +9,8 @@
 // **Threads:** every method from any thread. The listener is called on two of the links' threads:
 // `on_frame` on one, `on_closed` on the other.
 // **Invariants:** frames of one sender arrive in order, each once. A peer is reported closed, its
-// process gone or done with these links, at most once, and `on_frame` has been called for what it sent in good order before.
+// process gone or done with these links, at most once, and `on_frame` has been called for what
+// it sent in good order before.
 
 #include "runtime/base/clock.hpp"
 #include "runtime/base/result.hpp"
