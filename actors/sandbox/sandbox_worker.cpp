@@ -59,8 +59,7 @@ result<void> Worker::start(bool isolate, std::int64_t serial) {
 }
 
 void Worker::ask(std::size_t line, std::string_view text, bool last) {
-  if (asked_.empty())
-    front_since_ = steady_now();
+  if (asked_.empty()) front_since_ = steady_now();
   asked_.push_back(line);
   to_write_.append(text).push_back('\n');
   close_after_ = last;

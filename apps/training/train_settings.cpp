@@ -171,7 +171,7 @@ result<actors::TrainEngineOptions> train_engine_options(const Config& config,
   if (section != "sft") engine.share_prompts = config.get<bool>(section + ".use_prefix_grouper");
   engine.recompute = config.get<bool>(
       section == kCritic ? "critic.model.enable_gradient_checkpointing"
-                          : "actor_rollout_ref.model.enable_gradient_checkpointing");
+                         : "actor_rollout_ref.model.enable_gradient_checkpointing");
   engine.head = section == kCritic ? actors::ModelHead::kValue : actors::ModelHead::kLanguage;
   engine.seed = run_seed(config);
   engine.threads = config.get<int>("trainer.threads_per_rank");

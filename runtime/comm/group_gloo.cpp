@@ -184,21 +184,19 @@ void GlooGroup::fail_all(const Error& error) {
     const std::lock_guard lock(mutex_);
     if (failure_) return;
   }
-  if (meeting_) {
-    const std::lock_guard lock(meeting_mutex_);
-    tell(meeting_->fail(error));
-  } else {
-    send_to(0, {.kind = Kind::kFail, .call = {}, .error = error});
-  }
+  send_failure(error);
   fail_here(error);
 }
 
+void GlooGroup::send_failure(const Error& error) {
+  if (!meeting_) return send_to(0, {.kind = Kind::kFail, .call = {}, .error = error});
+  const std::lock_guard lock(meeting_mutex_);
+  tell(meeting_->fail(error));
+}
+
 Error GlooGroup::request_failure(Error error) {
-  if (meeting_) {
-    const std::lock_guard lock(meeting_mutex_);
-    tell(meeting_->fail(std::move(error)));
-  } else {
-    send_to(0, {.kind = Kind::kFail, .call = {}, .error = error});
+  send_failure(error);
+  if (!meeting_) {
     Lock lock(mutex_);
     // Rank 0's word, so that all ranks keep the same first cause; its silence changes nothing.
     changed_.wait_for(lock, kWordWait, [this] { return failure_.has_value(); });

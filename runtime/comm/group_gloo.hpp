@@ -138,6 +138,8 @@ class GlooGroup final {
   /// Rank 0 went, or went silent, and this rank has no go for `operation`: peers may have.
   void abandon(std::uint64_t operation, const Error& error);
   void tell(std::optional<Verdict> verdict);
+  /// At rank 0 tells all, elsewhere asks rank 0 to.
+  void send_failure(const Error& error);
   void apply(const Verdict& verdict);
   void send_to(int rank, GroupFrame frame);
   std::uint64_t slot(std::uint64_t operation, std::uint64_t phase) const;
