@@ -387,7 +387,8 @@ result<TrainSummary> Trainer::run(const TrainingRegistries& registries,
   runtime::Executor executor(&clock_);
   auto done = executor.run(main(std::move(checkpoint)));
   progress_.finish();
-  lost_ranks_ = !done && world_->dead_cause().has_value();
+  lost_ranks_ = !done && (world_->dead_cause().has_value() ||
+                          done.error().root_cause().code == ErrorCode::kRankDead);
   write_outputs();
   if (!done) return fail(std::move(done).error());
   return summary_;

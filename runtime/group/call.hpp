@@ -106,8 +106,9 @@ class Call : public RefCounted {
   TimePoint submitted;
   std::unique_ptr<CallTravel> travel;                  ///< for ranks in other processes
   std::vector<std::unique_ptr<LaneGate::Turn>> turns;  ///< [R], each used by its rank only
-  std::optional<CallTimer::Id> timer;                  // guarded by the core's mutex
-  CancelRegistration registration;                     // guarded by the core's mutex
+  bool held = false;                                   // these three guarded by the core's mutex
+  std::optional<CallTimer::Id> timer;
+  CancelRegistration registration;
 };
 
 }  // namespace troupe::runtime

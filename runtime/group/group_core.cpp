@@ -194,6 +194,31 @@ void GroupCore::fail_settled(Call& call, Error error) {
   call.fail(std::move(error).at({.group = options_.name, .rank = {}, .node = {}}));
 }
 
+bool GroupCore::tells_of_a_death(const Error& error) const {
+  const Error& root = error.root_cause();
+  const std::string& where = root.origin.group;  // of a mesh axis: `policy/…`
+  return root.code == ErrorCode::kRankDead && where.starts_with(options_.name) &&
+         (where.size() == options_.name.size() || where[options_.name.size()] == '/');
+}
+
+bool GroupCore::hold(Call& call, const Error& error) {
+  std::optional<CallTimer::Id> timer;  // removed after the lock
+  {
+    const std::lock_guard lock(mutex_);
+    if (call.settled.load()) return false;
+    if (closed_ || dead_cause_) return true;  // who said so ends this call
+    if (std::exchange(call.held, true)) return true;
+    timer = std::exchange(
+        call.timer,
+        system_.timer().add(std::min(call.deadline, Deadline::in(kDeathReportWithin)).at,
+                            [core = Ref<GroupCore>(this), call = Ref<Call>(&call), error] {
+                              if (call->settle()) core->fail_settled(*call, error);
+                            }));
+  }
+  if (timer) system_.timer().remove(*timer);
+  return true;
+}
+
 void GroupCore::rank_done(Call& call, RankId rank, result<void> outcome) {
   if (!outcome) {
     Error error = std::move(outcome).error();
@@ -204,13 +229,14 @@ void GroupCore::rank_done(Call& call, RankId rank, result<void> outcome) {
     }
     error = std::move(error).at({.group = options_.name, .rank = rank, .node = {}});
     // Settled before peers are freed: their errors are consequences.
-    const bool first = call.settle();
+    const bool held = tells_of_a_death(error) && hold(call, error);
+    const bool first = !held && call.settle();
     if (!call.failed.exchange(true))
       ranks_->break_call(call, rank, error, call.ranks_left.load() > 1);
     if (first) fail_settled(call, std::move(error));
   }
   if (call.ranks_left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-  if (!call.settle()) return;
+  if (call.failed.load() || !call.settle()) return;
   try {
     outcome = call.join();
   } catch (...) {
@@ -265,12 +291,11 @@ std::string GroupCore::waiting_ranks(const Call& call) const {
 void GroupCore::deadline_passed(Call& call) {
   if (!call.settle()) return;
   ranks_->skip(Ref<Call>(&call));
-  Error error{
-      .code = ErrorCode::kDeadline,
-      .message = fmt::format("{}: deadline passed after {:.3f} s: {}", call.method,
-                             seconds(steady_now() - call.submitted), waiting_ranks(call)),
-      .origin = {.group = options_.name, .rank = {}, .node = {}},
-      .causes = {}};
+  Error error{.code = ErrorCode::kDeadline,
+              .message = fmt::format("{}: deadline passed after {:.3f} s: {}", call.method,
+                                     seconds(steady_now() - call.submitted), waiting_ranks(call)),
+              .origin = {.group = options_.name, .rank = {}, .node = {}},
+              .causes = {}};
   {
     const std::lock_guard lock(mutex_);
     call.timer.reset();  // it is running

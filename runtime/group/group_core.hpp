@@ -72,6 +72,12 @@ class GroupCore final : public RankOwner {
   std::optional<Error> refusal_locked() const;
   result<void> take_lanes(Call& call);
   void deadline_passed(Call& call);
+  /// True of an error that only says that a rank of this group is gone, not why.
+  bool tells_of_a_death(const Error& error) const;
+  /// Keeps a failed call open for a moment, so that it ends with the cause of the death that
+  /// `error` tells of, whose report may be under way; with `error` when none comes. False: it is
+  /// over.
+  bool hold(Call& call, const Error& error);
   /// Takes a call that is over off the books.
   void close(Call& call);
   /// Completes a call that the caller of this has settled.

@@ -85,8 +85,17 @@ struct Actor {
     }
     return sum(1);
   }
+  /// Rank 0 says that a peer is gone, as a collective does; the others wait for it.
+  result<float> miss(int peer) {
+    if (context.rank().value != 0) return sum(1);
+    return fail(Error{.code = ErrorCode::kRankDead,
+                      .message = fmt::format("rank {} is gone", peer),
+                      .origin = {.group = "policy", .rank = RankId{peer}, .node = {}},
+                      .causes = {}});
+  }
   static constexpr auto methods() {
     return std::tuple{
+        method<&Actor::miss>("miss", args(broadcast), returns(all)),
         method<&Actor::echo>("echo", args(broadcast), returns(all)),
         method<&Actor::append>("append", args(broadcast), returns(reduce(kSum))),
         method<&Actor::history>("history", args(), returns(all)),
@@ -437,6 +446,43 @@ TEST_F(Group, KillingARankEndsCallsAndNamesTheCause) {
   EXPECT_NE(lost.error().to_string().find("supervisor gave up"), std::string::npos);
   EXPECT_EQ(group.call<&Actor::echo>(1).wait().error().code, ErrorCode::kRankDead);
   door->open = true;
+}
+
+TEST_F(Group, AMissedPeerEndsTheCallWithTheCauseOfItsDeath) {
+  auto group = make(3);
+  auto running = group.call<&Actor::miss>(2);
+  auto next = group.call<&Actor::miss>(2);
+  std::this_thread::sleep_for(200ms);
+  group.kill(RankId{2}, Error{.code = ErrorCode::kRankDead,
+                              .message = "its host burnt down",
+                              .origin = {},
+                              .causes = {}});
+  for (auto* call : {&running, &next}) {
+    const auto lost = call->wait();
+    ASSERT_FALSE(lost);
+    EXPECT_EQ(lost.error().root_cause().origin.rank, RankId{2});
+    EXPECT_NE(lost.error().root_cause().message.find("burnt down"), std::string::npos)
+        << lost.error().to_string();
+  }
+}
+
+TEST_F(Group, AMissedPeerWhoseDeathIsNotReportedEndsTheCallAsItIs) {
+  auto group = make(3);
+  const TimePoint begin = steady_now();
+  const auto lost = group.call<&Actor::miss>(2).wait();
+  ASSERT_FALSE(lost);
+  EXPECT_LT(steady_now() - begin, 5s);
+  EXPECT_EQ(lost.error().root_cause().message, "rank 2 is gone");
+  EXPECT_FALSE(group.dead_cause());
+  EXPECT_EQ(group.call<&Actor::sum>(1.0F).wait().value(), std::vector<float>(3, 3.0F));
+}
+
+TEST_F(Group, AMissedPeerNeverOutlivesTheDeadline) {
+  auto group = make(2);
+  const TimePoint begin = steady_now();
+  const auto lost = group.call_with<&Actor::miss>(CallOptions().within(100ms), 1).wait();
+  ASSERT_FALSE(lost);
+  EXPECT_LT(steady_now() - begin, 1500ms);
 }
 
 TEST_F(Group, AbortFreesRanksInCollectivesAndTheGroupGoesOn) {
