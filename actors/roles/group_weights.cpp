@@ -20,18 +20,15 @@ using runtime::task;
 using runtime::value_or_throw;
 using State = RolloutReplicas::State;
 
-namespace {
-
-/// How long the news of a death may come after an error that it caused at others.
-constexpr Duration kDeathReportWithin = std::chrono::seconds(5);
-constexpr Duration kLookEvery = std::chrono::milliseconds(50);
-
-/// Errors that somebody has who was left alone by another.
 bool may_be_of_a_death(const Error& error) {
   const ErrorCode code = error.root_cause().code;
   return code == ErrorCode::kRankDead || code == ErrorCode::kAborted ||
          code == ErrorCode::kDeadline || code == ErrorCode::kIo;
 }
+
+namespace {
+
+constexpr Duration kLookEvery = std::chrono::milliseconds(50);
 
 /// What the targets say together.
 void add_traffic(const TransferResult& moved, std::size_t operations, Metrics& metrics) {

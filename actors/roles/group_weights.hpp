@@ -40,6 +40,12 @@ struct PublicationOptions {
   WeightUpdate update = WeightUpdate::kDrain;
 };
 
+/// How long the news of a death may come after an error that it caused at others.
+constexpr Duration kDeathReportWithin = std::chrono::seconds(5);
+
+/// True of errors that somebody may have who was left alone by another.
+bool may_be_of_a_death(const Error& error);
+
 /// Of a publication's transfers.
 TransferOptions transfer_options(const PublicationOptions& options);
 

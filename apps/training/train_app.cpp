@@ -31,8 +31,8 @@ result<TrainSummary> train(const Config& config, const TrainingRegistries& of_pr
   for (std::int64_t restarts = 0;; ++restarts) {
     Trainer trainer(config, inputs, steps, actors::AdvantageStep(advantage), stop);
     auto done = trainer.run(registries, options, restarts == 0 ? nullptr : &reached);
-    const bool again = !done && trainer.lost_ranks() && restarts < restarts_max &&
-                       (stop == nullptr || !stop->load());
+    const bool again = !done && restarts < restarts_max && (stop == nullptr || !stop->load()) &&
+                       trainer.lost_ranks(done.error());
     if (!again) return done;
     reached = trainer.summary();
     log::warn("restarting ({} of {}) from the newest checkpoint: {}", restarts + 1, restarts_max,

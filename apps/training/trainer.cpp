@@ -2,6 +2,7 @@
 
 #include "actors/loops/validation.hpp"
 #include "actors/roles/engine_checkpoint.hpp"
+#include "actors/roles/group_weights.hpp"
 #include "apps/training/async_keys.hpp"
 #include "apps/training/config_seconds.hpp"
 #include "apps/training/correction_keys.hpp"
@@ -14,7 +15,9 @@
 #include "runtime/task/executor.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -28,6 +31,16 @@ using runtime::Metrics;
 using runtime::Reduction;
 using runtime::task;
 using runtime::value_or_throw;
+
+namespace {
+
+/// True when `error` or a cause of it says that a rank is dead.
+bool says_rank_dead(const Error& error) {
+  return error.code == ErrorCode::kRankDead ||
+         std::any_of(error.causes.begin(), error.causes.end(), says_rank_dead);
+}
+
+}  // namespace
 
 Trainer::Trainer(const Config& config, const TrainInputs& inputs, std::int64_t steps_total,
                  actors::AdvantageStep advantage, const std::atomic<bool>* stop)
@@ -374,10 +387,7 @@ result<TrainSummary> Trainer::run(const TrainingRegistries& registries,
   traced.trace = &calls_;
   TROUPE_TRY(auto place, make_place(registries, traced));
   auto world = GroupWorld::create(std::move(place), traced);
-  if (!world) {
-    lost_ranks_ = world.error().root_cause().code == ErrorCode::kRankDead;
-    return fail(std::move(world).error());
-  }
+  if (!world) return fail(std::move(world).error());
   world_ = std::move(*world);
   TROUPE_TRY(auto correction, correction_step_options(config_));
   TROUPE_TRY(const std::string corrects, describe_correction(config_));
@@ -387,11 +397,19 @@ result<TrainSummary> Trainer::run(const TrainingRegistries& registries,
   runtime::Executor executor(&clock_);
   auto done = executor.run(main(std::move(checkpoint)));
   progress_.finish();
-  lost_ranks_ = !done && (world_->dead_cause().has_value() ||
-                          done.error().root_cause().code == ErrorCode::kRankDead);
   write_outputs();
   if (!done) return fail(std::move(done).error());
   return summary_;
+}
+
+bool Trainer::lost_ranks(const Error& error) const {
+  if (says_rank_dead(error)) return true;
+  if (!world_ || !actors::may_be_of_a_death(error)) return false;
+  // Who was left alone may say so before the report of the death is here.
+  const TimePoint until = steady_now() + actors::kDeathReportWithin;
+  while (!world_->dead_cause() && steady_now() < until)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  return world_->dead_cause().has_value();
 }
 
 }  // namespace troupe::apps

@@ -42,8 +42,9 @@ class Trainer {
 
   /// What was reached, also by a run that failed.
   const TrainSummary& summary() const { return summary_; }
-  /// True when the run ended because a rank died: another one may go on where it stopped.
-  bool lost_ranks() const { return lost_ranks_; }
+  /// True when `error`, which ended the run, came of a rank's death: another run may go on where it
+  /// stopped. Blocks for seconds where the news of a death may be under way.
+  bool lost_ranks(const Error& error) const;
 
  private:
   result<std::unique_ptr<actors::WorldPlace>> make_place(const TrainingRegistries& registries,
@@ -103,7 +104,6 @@ class Trainer {
   double wall_before_ = 0;  // seconds that the run took before it was resumed
   bool stopping_ = false;
   bool data_ended_ = false;
-  bool lost_ranks_ = false;
   TrainSummary summary_;
 };
 
