@@ -9,6 +9,7 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <mutex>
 #include <sstream>
 #include <thread>
@@ -178,13 +179,21 @@ TEST_P(ExchangeProcessTest, NothingIsHeldAndNoMemoryKeptAfterAThousandPulls) {
     ASSERT_TRUE(far.resolve());
   };
   for (int i = 0; i < 50; ++i) once();
-  controller_->flush_releases();
-  const double here = test::resident_mib();
-  const double there = figures(0).resident;
-  for (int i = 0; i < 1000; ++i) once();
-  expect_nothing_held();
-  EXPECT_LT(test::resident_mib() - here, kKept);
-  EXPECT_LT(figures(0).resident - there, kKept);
+  // Buffers of the transport grow to what the busiest moment so far has asked for, which may come
+  // late on a loaded machine. What is kept of every pull grows in every round.
+  double here_grown = kKept;
+  double there_grown = kKept;
+  for (int round = 0; round < 4 && std::max(here_grown, there_grown) >= kKept; ++round) {
+    controller_->flush_releases();
+    const double here = test::resident_mib();
+    const double there = figures(0).resident;
+    for (int i = 0; i < 1000; ++i) once();
+    expect_nothing_held();
+    here_grown = test::resident_mib() - here;
+    there_grown = figures(0).resident - there;
+  }
+  EXPECT_LT(here_grown, kKept);
+  EXPECT_LT(there_grown, kKept);
 }
 
 TEST_P(ExchangeProcessTest, KilledOwnerIsRankDeadThatNamesOwnerAndColumn) {

@@ -48,8 +48,8 @@ struct Actor {
   std::vector<int> history() { return log; }
   /// Waits at the door, however long that takes.
   int wait_at_door(int value) {
-    ++door->inside;
     const auto waiting = context.waiting_for("the door");
+    ++door->inside;
     while (!door->open.load()) std::this_thread::sleep_for(1ms);
     --door->inside;
     return value;

@@ -84,8 +84,8 @@ class Actor {
 
   /// Waits until the file exists; marks that it is inside with `path.<rank>`.
   int wait_at_door(const std::string& path) {
-    enter(path);
     const auto waiting = context_.waiting_for("the door");
+    enter(path);
     while (!std::filesystem::exists(path)) nap();
     return rank();
   }
