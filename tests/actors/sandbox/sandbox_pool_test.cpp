@@ -211,9 +211,12 @@ TEST(SandboxPool, OrphansDieWithTheirSandboxAndNothingIsLeftOnDisk) {
     EXPECT_EQ(answers[0].line, "True") << answers[0].detail;
     EXPECT_EQ(answers[1].line, "1") << answers[1].detail;
     // A process has no command line while it becomes the next program.
-    for (int i = 0; i < 500 && processes_with(mark) == 0; ++i)
+    auto seen = processes_with(mark);
+    for (int i = 0; i < 500 && seen == 0; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    EXPECT_GE(processes_with(mark), 1);
+      seen = processes_with(mark);
+    }
+    EXPECT_GE(seen, 1);
     EXPECT_EQ(entries_of(folder.path()), 1U);
   }
   EXPECT_EQ(processes_with(mark), 0);
