@@ -84,6 +84,7 @@ DeviceSpec read_device(const std::string& name, Entry& entry) {
   device.name = name;
   device.flops = entry.require<double>("tflops") * 1e12;
   device.memory_bytes = entry.require<double>("hbm_gb") * 1e9;
+  device.reported_bytes = entry.get("reported_gib", 0.0) * 1024 * 1024 * 1024;
   device.memory_rate = entry.require<double>("hbm_tbs") * 1e12;
   device.nvlink_rate = entry.require<double>("nvlink_gbs") * 1e9 / 2;
   device.pcie_rate = entry.require<double>("pcie_gbs") * 1e9;

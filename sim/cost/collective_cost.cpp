@@ -81,8 +81,13 @@ double Fabric::all_reduce(int ranks, double bytes, int stride) const {
   const int nodes = (ranks + inside - 1) / inside;
   // The other groups with the same stride send through the same adapter at the same time.
   const int sharing = std::min(domain_, inside * stride);
-  return 2 * gather_s(inside, bytes, inside_) +
-         all_reduce_s(nodes, bytes / inside, across(sharing, nodes));
+  const Link nic = across(sharing, nodes);
+  const double by_parts =
+      2 * gather_s(inside, bytes, inside_) + all_reduce_s(nodes, bytes / inside, nic);
+  // One tree over all of them, whose branches between nodes share the bytes out.
+  const double one_tree =
+      tree_all_reduce_s(inside, bytes, inside_) + tree_all_reduce_s(nodes, bytes / inside, nic);
+  return std::min(by_parts, one_tree);
 }
 
 double Fabric::gather(int ranks, double bytes, int stride) const {
@@ -91,6 +96,11 @@ double Fabric::gather(int ranks, double bytes, int stride) const {
   const int nodes = (ranks + inside - 1) / inside;
   const int sharing = std::min(domain_, inside * stride);
   return gather_s(nodes, bytes / inside, across(sharing, nodes)) + gather_s(inside, bytes, inside_);
+}
+
+double Fabric::send(double bytes, int stride) const {
+  const Link link = stride < domain_ ? inside_ : across(domain_);
+  return link.latency_s + bytes / link.rate;
 }
 
 double Fabric::all_to_all(int ranks, double bytes_a_rank, int stride) const {

@@ -45,6 +45,8 @@ class Fabric {
   /// node, and so an adapter.
   double all_reduce(int ranks, double bytes, int stride = 1) const;
   double gather(int ranks, double bytes, int stride = 1) const;
+  /// One message to the device `stride` further on, while all its neighbours send theirs.
+  double send(double bytes, int stride) const;
   double all_to_all(int ranks, double bytes_a_rank, int stride = 1) const;
 
   /// Ranks of such a group in one domain.

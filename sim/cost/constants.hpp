@@ -17,12 +17,15 @@
 namespace troupe::sim {
 
 enum class Constant : std::size_t {
-  kGemmShare,        ///< of peak FLOPs, large matrices
-  kWeightReadShare,  ///< of HBM rate, when weights are read for few tokens
-  kKvReadShare,      ///< of HBM rate, attention over the KV cache
-  kTrainShare,       ///< of the GEMM rate that training keeps beside its GEMMs
-  kExpertShare,      ///< of the GEMM rate that routed experts' grouped matrices reach in training
-  kDecodeStepHost,   ///< s a decode step takes on the host
+  kGemmShare,         ///< of peak FLOPs, large matrices
+  kWeightReadShare,   ///< of HBM rate, when weights are read for few tokens
+  kKvReadShare,       ///< of HBM rate, attention over the KV cache
+  kTrainShare,        ///< of the GEMM rate that training keeps beside its GEMMs
+  kAttentionShare,    ///< of the GEMM rate that attention reaches over whole sequences
+  kExpertShare,       ///< of the GEMM rate that routed experts' grouped matrices reach in training
+  kExpertUnevenness,  ///< tokens of the rank whose experts are chosen most over the mean of ranks
+  kDecodeStepHost,    ///< s a decode step takes on the host
+  kLayerKernels,      ///< s that the kernels of a layer take in a decode step beside their bytes
   kDecodeSequenceHost,  ///< s more for each running sequence
   kNvlinkShare,         ///< of the NVLink rate that collectives reach
   kNicShare,            ///< of the adapter's rate that collectives reach
@@ -33,6 +36,7 @@ enum class Constant : std::size_t {
   kPassHost,            ///< s of software per forward pass of a trained or frozen role over a batch
   kTransitionHost,      ///< s of software per change between training and generation
   kControllerRate,      ///< bytes/s of one process through which padded batches go
+  kPageableRate,        ///< bytes/s between a device and host memory that is not pinned
   kEngineMemoryShare,   ///< of HBM that a rollout engine may take
   kEngineWorkspace,     ///< bytes beside weights and KV cache
   kKvFragmentation,     ///< of the KV pool that cannot be used

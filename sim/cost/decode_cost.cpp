@@ -98,7 +98,10 @@ double DecodeCost::layer_s(double tokens) const {
 double DecodeCost::fixed_s(std::int64_t sequences) const {
   if (sequences == 0) return 0;
   if (!layout_.profile.empty()) return layout_.profile.step_s(sequences);
+  // Layers of experts route, sort and multiply in as many kernels again.
+  const auto kernels = static_cast<double>(size_.layers + size_.expert_layers);
   return layer_s(static_cast<double>(padded(sequences))) + constants_[Constant::kDecodeStepHost] +
+         kernels * constants_[Constant::kLayerKernels] +
          constants_[Constant::kDecodeSequenceHost] * static_cast<double>(sequences);
 }
 
@@ -110,16 +113,18 @@ double DecodeCost::steps_s(std::int64_t sequences, double cached, std::int64_t s
 
 double DecodeCost::prefill_s(double tokens, double squares) const {
   if (tokens <= 0) return 0;
-  return layer_s(tokens) + attention_flops_per_square(model_) * squares / layout_.tp / flops_;
+  return layer_s(tokens) + attention_flops_per_square(model_) * squares / layout_.tp / flops_ /
+                               constants_[Constant::kAttentionShare];
 }
 
 result<std::int64_t> DecodeCost::kv_tokens() const {
   const double share =
       layout_.memory_share > 0 ? layout_.memory_share : constants_[Constant::kEngineMemoryShare];
+  const double memory = device_.reported_bytes > 0 ? device_.reported_bytes : device_.memory_bytes;
   const auto room_at = [&](double tp, double token_bytes) {
     const double weights = static_cast<double>(size_.parameters) * layout_.weight_bytes / tp;
-    const double room = device_.memory_bytes * share - layout_.reserved_bytes - weights -
-                        constants_[Constant::kEngineWorkspace];
+    const double room =
+        memory * share - layout_.reserved_bytes - weights - constants_[Constant::kEngineWorkspace];
     return room * (1 - constants_[Constant::kKvFragmentation]) / token_bytes;
   };
   const double tokens = room_at(layout_.tp, kv_token_bytes_);
@@ -136,7 +141,7 @@ result<std::int64_t> DecodeCost::kv_tokens() const {
       layout_.reserved_bytes > 0
           ? fmt::format(", beside {:.1f} GB that others keep,", layout_.reserved_bytes / 1e9)
           : std::string(),
-      100 * share, device_.name, device_.memory_bytes / 1e9,
+      100 * share, device_.name, memory / 1e9,
       least < kMostRanks ? fmt::format("the least tensor parallelism that does is {}", least)
                          : std::string("no tensor parallelism does"));
 }

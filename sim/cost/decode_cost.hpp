@@ -3,8 +3,9 @@
 // What one rollout engine's steps take: decode of a running batch, prefill, and the KV pool.
 //
 // A decode step of b sequences with Σc cached tokens (reference simulator.md §2.2):
-//   L·[max(W/(η_b·B), 2·N·b/(η_f·F)) + 2·all-reduce(2·b·H bytes)] + head + c0 + c1·b
+//   L·[max(W/(η_b·B), 2·N·b/(η_f·F)) + k + 2·all-reduce(2·b·H bytes)] + head + c0 + c1·b
 //     + kv bytes·Σc/(η_kv·B)
+// k: what a layer's kernels take beside their bytes, twice where there are experts.
 // Linear and attention kernels run one after the other, so their times add. With captured graphs b
 // is padded to the next captured size for the linear part.
 // Between changes of membership Σc grows by b a step, so k steps have a closed form.

@@ -35,6 +35,8 @@ std::string update_bound(const RoleTimes& times, const Candidate& candidate) {
       {"arithmetic", time.compute},
       {"memory between matrices", time.memory},
       {"pipeline bubbles", time.bubble},
+      {"waits for the slowest stage", time.stage_wait},
+      {"messages between stages", time.pipeline},
       {"tensor parallelism", time.tensor_parallel},
       {"exchange of experts", time.experts},
       {"gradients and gathered weights", time.data_parallel},

@@ -50,6 +50,12 @@ TrainSharding sharding_of(const Config& config, const std::string& section) {
              : TrainSharding::kNone;
 }
 
+MicroBatches micro_batches_of(const Config& config) {
+  const auto name = config.get<std::string>("simulation.micro_batches");
+  if (name == "filled") return MicroBatches::kFilled;
+  return name == "padded" ? MicroBatches::kPadded : MicroBatches::kEven;
+}
+
 /// Tokens that the configuration gives an engine; 0: what the memory leaves.
 std::int64_t kv_pool(const Config& config, const DecodeCost& cost) {
   if (const auto measured = config.get<std::int64_t>("simulation.kv_tokens"); measured > 0)
@@ -211,6 +217,7 @@ result<TrainLayout> train_layout(const Config& config, const std::string& sectio
   const std::string tokens = frozen ? "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu"
                                     : section + ".ppo_max_token_len_per_gpu";
   layout.micro_batch_tokens = config.get<std::int64_t>(tokens);
+  layout.micro_batches = micro_batches_of(config);
   layout.balanced = config.get<bool>("trainer.balance_batch");
   const std::string model = section == "critic" ? "critic.model." : "actor_rollout_ref.model.";
   layout.recompute = config.get<bool>(model + "enable_gradient_checkpointing")

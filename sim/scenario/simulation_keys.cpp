@@ -48,6 +48,10 @@ void declare_models(Schema& s) {
       .one_of({"bf16", "fp32"});
   s.integer(at + "expert_parallel_size", 1, "ranks that share out the trained experts")
       .within(between(1, kMostRanks));
+  s.text(at + "micro_batches", "even",
+         "even: of about the same tokens; filled: whole sequences, one after the other; padded: "
+         "filled, and padded to the bound")
+      .one_of({"even", "filled", "padded"});
   s.boolean(at + "offload_optimizer", false, "moments live in host memory");
   s.integer(at + "kv_tokens", 0, "measured KV pool of one engine; 0: what the memory leaves")
       .within(between(0, 1e12));

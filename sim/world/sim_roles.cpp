@@ -35,12 +35,15 @@ std::vector<double> row_tokens(const Batch& batch) {
   return tokens;
 }
 
-TrainWork work_of(const Batch& batch) {
+TrainWork work_of(const Batch& batch, const TrainLayout& layout) {
   TrainWork work{.sequences = batch.rows()};
-  for (const double tokens : row_tokens(batch)) {
+  std::vector<double> rows = row_tokens(batch);
+  for (const double tokens : rows) {
     work.tokens += tokens;
     work.squares += tokens * tokens;
   }
+  work.micro_batches = packed_micro_batches(
+      std::move(rows), static_cast<double>(layout.micro_batch_tokens) * layout.cp);
   return work;
 }
 
@@ -97,7 +100,9 @@ void add_parts(const TrainTime& time, const std::string& prefix, Metrics& metric
   };
   add("compute_s", time.compute);
   add("memory_s", time.memory);
+  add("stage_wait_s", time.stage_wait);
   add("bubble_s", time.bubble);
+  add("pipeline_s", time.pipeline);
   add("tensor_parallel_s", time.tensor_parallel);
   add("experts_s", time.experts);
   add("data_parallel_s", time.data_parallel);
@@ -225,7 +230,7 @@ task<double> SimWorld::Trained::train(double span_s) {
 }
 
 task<Batch> SimWorld::Trained::log_probs(Batch batch) {
-  const TrainWork work = work_of(batch);
+  const TrainWork work = work_of(batch, role_.layout);
   co_await world_.hand_over(batch.rows());
   const TrainTime time = cost_.forward(work);
   world_.totals_.flops += forward_flops(role_.model, work.tokens, work.squares);
@@ -253,7 +258,7 @@ Metrics SimWorld::Trained::count_update(const Batch& batch, const TrainWork& wor
 }
 
 task<Metrics> SimWorld::Trained::update(Batch batch) {
-  TrainWork work = work_of(batch);
+  TrainWork work = work_of(batch, role_.layout);
   const SimJob& job = world_.job_;
   const std::int64_t minibatch = std::min(batch.rows(), job.minibatch_prompts * job.group_size);
   work.optimizer_steps = job.epochs * ((batch.rows() + minibatch - 1) / minibatch);
@@ -264,6 +269,7 @@ task<Metrics> SimWorld::Trained::update(Batch batch) {
   co_await world_.hand_over(batch.rows());
   work.tokens *= static_cast<double>(job.epochs);
   work.squares *= static_cast<double>(job.epochs);
+  work.micro_batches *= static_cast<double>(job.epochs);
   const TrainTime time = cost_.update(work);
   const double spent = co_await train(time.total());
   Metrics metrics = count_update(batch, work, spent);
@@ -272,8 +278,8 @@ task<Metrics> SimWorld::Trained::update(Batch batch) {
 }
 
 task<Metrics> SimWorld::Trained::accumulate(Batch part) {
-  TrainWork work = work_of(part);
   const TrainLayout& layout = role_.layout;
+  TrainWork work = work_of(part, layout);
   if (!layout.balanced)
     work.unevenness =
         unevenness_of(row_tokens(part), part.rows(), layout.dp / layout.cp, role_.model);

@@ -21,24 +21,29 @@ Errors errors_of(std::vector<double> errors) {
 
 double off(double predicted, double measured) { return std::abs(predicted / measured - 1); }
 
-std::vector<double> prior_errors(const SystemResult& result) {
+bool is_of(const Compared& one, Part part) {
+  return (one.phase == "step") == (part == Part::kSteps);
+}
+
+std::vector<double> prior_errors(const SystemResult& result, Part part) {
   std::vector<double> errors;
-  for (const Compared& one : result.compared) errors.push_back(off(one.prior_s, one.measured_s));
+  for (const Compared& one : result.compared)
+    if (is_of(one, part)) errors.push_back(off(one.prior_s, one.measured_s));
   return errors;
 }
 
-std::vector<double> held_out_errors(const SystemResult& result) {
+std::vector<double> held_out_errors(const SystemResult& result, Part part) {
   std::vector<double> errors;
   for (const Compared& one : result.compared)
-    if (!one.fit_row) errors.push_back(off(one.fitted_s, one.measured_s));
+    if (is_of(one, part) && !one.fit_row) errors.push_back(off(one.fitted_s, one.measured_s));
   return errors;
 }
 
 template <class Take>
-Errors over_systems(const Results& results, Take take) {
+Errors over_systems(const Results& results, Part part, Take take) {
   std::vector<double> all;
   for (const SystemResult& one : results.systems) {
-    const std::vector<double> errors = take(one);
+    const std::vector<double> errors = take(one, part);
     all.insert(all.end(), errors.begin(), errors.end());
   }
   return errors_of(std::move(all));
@@ -114,10 +119,10 @@ result<void> predict_all(const std::vector<Fact>& facts,
 
 }  // namespace
 
-Errors SystemResult::prior() const { return errors_of(prior_errors(*this)); }
-Errors SystemResult::held_out() const { return errors_of(held_out_errors(*this)); }
-Errors Results::prior() const { return over_systems(*this, prior_errors); }
-Errors Results::held_out() const { return over_systems(*this, held_out_errors); }
+Errors SystemResult::prior(Part part) const { return errors_of(prior_errors(*this, part)); }
+Errors SystemResult::held_out(Part part) const { return errors_of(held_out_errors(*this, part)); }
+Errors Results::prior(Part part) const { return over_systems(*this, part, prior_errors); }
+Errors Results::held_out(Part part) const { return over_systems(*this, part, held_out_errors); }
 
 std::string fastest(const std::map<std::string, double>& spans) {
   std::string best;
@@ -151,6 +156,7 @@ result<Results> compare(const Published& published) {
   }
   TROUPE_TRY_VOID(predict_all(published.transitions, results.transitions));
   TROUPE_TRY_VOID(predict_all(published.generation_tp, results.generation_tp));
+  TROUPE_TRY_VOID(predict_all(published.training, results.training));
   TROUPE_TRY_VOID(predict_all(published.placements, results.placements));
   TROUPE_TRY_VOID(predict_all(published.tails, results.tails));
   TROUPE_TRY_VOID(predict_all(published.memory, results.memory));

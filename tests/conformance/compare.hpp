@@ -10,6 +10,7 @@
 #include "tests/conformance/predict.hpp"
 #include "tests/conformance/published.hpp"
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,24 +34,28 @@ struct Errors {
   std::size_t count = 0;
 };
 
+/// Whole steps, or the phases that were published beside them.
+enum class Part : std::uint8_t { kSteps, kPhases };
+
 struct SystemResult {
   System system{};
   std::vector<Compared> compared{};
   sim::FittedConstants fit{};
-  Errors prior() const;
-  Errors held_out() const;  ///< with fitted constants, rows that were not fitted
+  Errors prior(Part part) const;
+  Errors held_out(Part part) const;  ///< with fitted constants, rows that were not fitted
 };
 
 struct Results {
   std::vector<SystemResult> systems{};
   std::vector<std::pair<Transition, double>> transitions{};
   std::vector<std::pair<GenerationTp, std::map<int, double>>> generation_tp{};
+  std::vector<std::pair<Training, double>> training{};
   std::vector<std::pair<Placement, std::map<std::string, double>>> placements{};
   std::vector<std::pair<Tail, TailTime>> tails{};
   std::vector<std::pair<MemoryFact, MemoryNeed>> memory{};
-  /// Phases of all systems, with priors and with fits.
-  Errors prior() const;
-  Errors held_out() const;
+  /// Of all systems, with priors and with fits.
+  Errors prior(Part part) const;
+  Errors held_out(Part part) const;
 };
 
 /// Key with the least time; empty for none.

@@ -52,13 +52,18 @@ struct Bar {
   double worst;
 };
 
-TEST_F(Conformance, StepTimesWithPriorsKeepTheGoalWhereLengthsWerePublished) {
-  for (const char* name : {"nemo-rl", "nemo-rl-moe", "nemo-rl-0.4"}) {
-    const Errors errors = system(name).prior();
-    EXPECT_LE(errors.median, 0.20) << name;
-    EXPECT_LE(errors.worst, 0.40) << name;
+TEST_F(Conformance, StepTimesWithPriorsKeepTheGoal) {
+  for (const SystemResult& one : results_.systems) {
+    const Errors errors = one.prior(Part::kSteps);
+    EXPECT_LE(errors.median, 0.20) << one.system.name;
+    EXPECT_LE(errors.worst, 0.40) << one.system.name;
   }
-  EXPECT_LE(results_.prior().median, 0.20);
+}
+
+TEST_F(Conformance, StepTimesAfterAFitKeepTheGoalWhereLengthsWerePublished) {
+  for (const char* name : {"nemo-rl", "nemo-rl-moe", "nemo-rl-0.4"})
+    EXPECT_LE(system(name).held_out(Part::kSteps).worst, 0.15) << name;
+  EXPECT_LE(results_.held_out(Part::kSteps).median, 0.08);
 }
 
 void keeps(const Errors& errors, const Bar& bar) {
@@ -67,16 +72,17 @@ void keeps(const Errors& errors, const Bar& bar) {
 }
 
 TEST_F(Conformance, StepTimesWithPriorsStayWhatTheyAre) {
-  for (const Bar& bar : {Bar{"nemo-rl", 0.08, 0.16}, Bar{"nemo-rl-moe", 0.18, 0.34},
-                         Bar{"nemo-rl-0.4", 0.17, 0.23}, Bar{"verl", 0.31, 0.68}})
-    keeps(system(bar.system).prior(), bar);
+  for (const Bar& bar : {Bar{"nemo-rl", 0.05, 0.06}, Bar{"nemo-rl-moe", 0.10, 0.19},
+                         Bar{"nemo-rl-0.4", 0.08, 0.13}, Bar{"verl", 0.16, 0.37}})
+    keeps(system(bar.system).prior(Part::kSteps), bar);
+  keeps(results_.prior(Part::kPhases), {"phases of verl", 0.34, 0.68});
 }
 
 TEST_F(Conformance, RowsHeldOutOfAFitStayWhatTheyAre) {
-  for (const Bar& bar : {Bar{"nemo-rl", 0.11, 0.13}, Bar{"nemo-rl-moe", 0.18, 0.30},
-                         Bar{"nemo-rl-0.4", 0.16, 0.18}, Bar{"verl", 0.46, 0.67}})
-    keeps(system(bar.system).held_out(), bar);
-  EXPECT_LE(results_.held_out().median, 0.19);
+  for (const Bar& bar : {Bar{"nemo-rl", 0.07, 0.08}, Bar{"nemo-rl-moe", 0.08, 0.13},
+                         Bar{"nemo-rl-0.4", 0.12, 0.14}, Bar{"verl", 0.20, 0.37}})
+    keeps(system(bar.system).held_out(Part::kSteps), bar);
+  keeps(results_.held_out(Part::kPhases), {"phases of verl", 0.28, 0.65});
 }
 
 TEST_F(Conformance, EveryFitMeetsTheRowItWasMadeFor) {
@@ -89,6 +95,11 @@ TEST_F(Conformance, EveryFitMeetsTheRowItWasMadeFor) {
 
 TEST_F(Conformance, FitsMoveAtMostSixConstants) {
   for (const System& one : published_.systems) EXPECT_LE(one.constants.size(), 6U) << one.name;
+}
+
+TEST_F(Conformance, TrainingAloneIsWithinAFifth) {
+  for (const auto& [fact, rate] : results_.training)
+    EXPECT_NEAR(rate / fact.tokens_per_s, 1, 0.2) << fact.name;
 }
 
 TEST_F(Conformance, TransitionsKeepTheirGoal) {
@@ -113,13 +124,13 @@ TEST_F(Conformance, LessTensorParallelismGainsTwoFifthsOfWhatWasPublishedOrMore)
 TEST_F(Conformance, PlacementsRankAsPublishedUpToWhereThePageSaysOtherwise) {
   for (const auto& [fact, spans] : results_.placements) {
     const std::string place = fact.model.name + " " + std::to_string(fact.gpus);
-    const bool known_miss = fact.model.name == "llama-13b" && fact.gpus >= 96;
+    const bool known_miss = place == "llama-13b 128" || place == "llama-34b 64";
     if (!known_miss) {
-      EXPECT_TRUE(ties(spans, fact.best)) << place;
+      EXPECT_EQ(fastest(spans), fact.best) << place;
       continue;
     }
-    // What the models do say there: split is no more than 7 % behind, and has caught up on 128.
-    EXPECT_LE(spans.at("split"), (fact.gpus == 128 ? 1.02 : 1.07) * spans.at("colocate")) << place;
+    // What the models do say there: colocated and split lie within 6 % of each other.
+    EXPECT_NEAR(spans.at("split") / spans.at("colocate"), 1, 0.06) << place;
   }
 }
 

@@ -59,15 +59,16 @@ void heading(std::string& page) {
 
 void summary(std::string& page, const Results& results) {
   page += "\n## Step times\n\n";
-  page += "| system | phases | priors: median | worst | fitted: median | worst |\n";
+  page += "| system | times | priors: median | worst | fitted: median | worst |\n";
   page += "|---|---|---|---|---|---|\n";
   const auto line = [&page](const std::string& name, const Errors& prior, const Errors& fitted) {
     say(page, "| {} | {} | {:.0f} % | {:.0f} % | {:.0f} % | {:.0f} % |\n", name, prior.count,
         100 * prior.median, 100 * prior.worst, 100 * fitted.median, 100 * fitted.worst);
   };
   for (const SystemResult& one : results.systems)
-    line(one.system.title, one.prior(), one.held_out());
-  line("all", results.prior(), results.held_out());
+    line(one.system.title, one.prior(Part::kSteps), one.held_out(Part::kSteps));
+  line("all steps", results.prior(Part::kSteps), results.held_out(Part::kSteps));
+  line("phases of verl's steps", results.prior(Part::kPhases), results.held_out(Part::kPhases));
 }
 
 /// Whether each goal is kept, from the results themselves.
@@ -76,14 +77,20 @@ void goals(std::string& page, const Results& results) {
   const auto line = [&page](const std::string& goal, const std::string& reached, bool met) {
     say(page, "| {} | {} | {} |\n", goal, reached, met ? "met" : "**missed**");
   };
-  const auto share = [&line](const char* goal, double reached, double bar) {
+  const auto share = [&line](const std::string& goal, double reached, double bar) {
     line(fmt::format("{}: at most {:.0f} %", goal, 100 * bar),
          fmt::format("{:.0f} %", 100 * reached), reached <= bar);
   };
-  share("step times and phases with priors, median", results.prior().median, 0.20);
-  share("the worst of them", results.prior().worst, 0.40);
-  share("after fits to one row of a system, others, median", results.held_out().median, 0.08);
-  share("the worst of them", results.held_out().worst, 0.15);
+  const auto errors = [&](const std::string& of, Part part) {
+    const Errors prior = results.prior(part);
+    const Errors held_out = results.held_out(part);
+    share(of + " with priors, median", prior.median, 0.20);
+    share(of + " with priors, worst", prior.worst, 0.40);
+    share(of + " after fits to one row of a system, other rows, median", held_out.median, 0.08);
+    share(of + " after fits to one row of a system, other rows, worst", held_out.worst, 0.15);
+  };
+  errors("step times", Part::kSteps);
+  errors("phases of verl's steps", Part::kPhases);
   double transition = 0;
   for (const auto& [fact, span] : results.transitions)
     if (!fact.read_off) transition = std::max(transition, std::abs(span / fact.measured - 1));
@@ -132,6 +139,16 @@ void transitions(std::string& page, const Results& results) {
   for (const auto& [fact, span] : results.transitions)
     say(page, "| {}{} | {:.1f} | {:.1f} | {} |\n", fact.name, fact.read_off ? " (read off)" : "",
         fact.measured, span, signed_percent(span, fact.measured));
+}
+
+void training(std::string& page, const Results& results) {
+  page +=
+      "\n## Training alone\n\nMixtures of experts in bf16, chosen evenly: rows that support the "
+      "priors of training and are no part of\nany goal.\n\n"
+      "| run | published tokens/s and device | priors | error |\n|---|---|---|---|\n";
+  for (const auto& [fact, rate] : results.training)
+    say(page, "| {} | {:.0f} | {:.0f} | {} |\n", fact.name, fact.tokens_per_s, rate,
+        signed_percent(rate, fact.tokens_per_s));
 }
 
 void generation_tp(std::string& page, const Results& results) {
@@ -207,6 +224,7 @@ std::string page_of(const Published& published, const Results& results) {
   goals(page, results);
   summary(page, results);
   for (const SystemResult& one : results.systems) system_table(page, one);
+  training(page, results);
   transitions(page, results);
   generation_tp(page, results);
   placements(page, results);

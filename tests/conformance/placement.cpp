@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <optional>
+#include <map>
+#include <utility>
+#include <vector>
 
 // A PPO step whose four roles lie in sets of devices: what each stage takes is summed inside a set
 // and the longest over sets counts, as the roles of a set take turns and sets work at once. All
@@ -21,12 +23,13 @@ using sim::Constants;
 namespace {
 
 enum Role { kActor, kCritic, kReference, kReward, kRoles };
-constexpr bool trained(int role) { return role == kActor || role == kCritic; }
+bool trained(int role) { return role == kActor || role == kCritic; }
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr std::int64_t kPrompts = 1024;
 constexpr std::int64_t kTokens = 1024;
 constexpr std::int64_t kUpdates = 8;
+constexpr double kUsable = 0.9;  // of the memory, beside contexts, communicators and fragments
 
 /// Sets of roles, and the devices of each.
 struct Plan {
@@ -44,59 +47,85 @@ class Step {
     double learn = 0;
     double generate = kNever;
     for (std::size_t i = 0; i < plan.sets.size(); ++i) {
-      double set_prepare = 0;
-      double set_learn = 0;
-      double kept = 0;
-      std::optional<sim::TrainLayout> actor;
-      for (const int role : plan.sets[i]) {
-        TROUPE_TRY(const Choice choice, choose(plan, i, role));
-        if (!choice.layout) return kNever;
-        set_prepare += choice.forward_s;
-        set_learn += choice.update_s;
-        kept += choice.kept_bytes;
-        if (role == kActor) actor = choice.layout;
-      }
-      prepare = std::max(prepare, set_prepare);
-      learn = std::max(learn, set_learn);
-      if (!actor) continue;
-      TROUPE_TRY(generate, generation_s(plan.devices[i], *actor, kept));
+      TROUPE_TRY(const Choice choice, choose(plan.sets[i], plan.devices[i]));
+      prepare = std::max(prepare, choice.forward_s);
+      learn = std::max(learn, choice.update_s);
+      if (std::find(plan.sets[i].begin(), plan.sets[i].end(), kActor) != plan.sets[i].end())
+        generate = choice.generate_s;
     }
     return generate + prepare + learn + constants_[sim::Constant::kIterationHost];
   }
 
  private:
+  /// What the roles of a set take with the best of their layouts; `kNever`: none fits.
   struct Choice {
-    std::optional<sim::TrainLayout> layout{};
+    double forward_s = kNever;
+    double update_s = kNever;
+    double generate_s = 0;
+    double total() const { return forward_s + update_s + generate_s; }
+  };
+  /// One role with one layout.
+  struct Option {
+    sim::TrainLayout layout{};
     double forward_s = 0;
     double update_s = 0;
-    double kept_bytes = 0;
+    double kept_bytes = 0;      ///< while others work
+    double resident_bytes = 0;  ///< the same, and gradients
+    double working_bytes = 0;   ///< more while it works
   };
 
-  /// The fastest layout of a role on its set's devices that leaves the others their share.
-  result<Choice> choose(const Plan& plan, std::size_t set, int role) {
-    double all = 0;
-    for (const int other : plan.sets[set]) all += trained(other) ? 18 : 2;
-    const double room = 0.8 * device_.memory_bytes * (trained(role) ? 18 : 2) / all;
-    const int devices = plan.devices[set];
-    const auto key = std::make_tuple(trained(role), devices, all);
-    const auto known = choices_.find(key);
-    if (known != choices_.end()) return known->second;
-    Choice best;
-    double best_s = kNever;
+  result<const std::vector<Option>*> options(bool trains, int devices) {
+    const auto key = std::make_pair(trains, devices);
+    const auto known = options_.find(key);
+    if (known != options_.end()) return &known->second;
+    std::vector<Option> all;
     for (const int tp : {1, 2, 4, 8}) {
       for (const int pp : {1, 2, 4, 8}) {
         if (devices % (tp * pp) != 0) continue;
         sim::TrainLayout layout{.tp = tp, .pp = pp, .dp = devices / (tp * pp)};
-        layout.micro_batch_tokens = 4 * kTokens;
-        const auto cost = sim::TrainCost::create(model_, device_, layout, constants_);
-        if (!cost) return fail(cost.error());
-        const sim::TrainMemory memory = cost->memory(!trained(role));
-        if (memory.total() > room) continue;
-        const double forward = cost->forward(work(1)).total();
-        const double update = trained(role) ? cost->update(work(kUpdates)).total() : 0;
-        if (forward + update >= best_s) continue;
-        best_s = forward + update;
-        best = {layout, forward, update, memory.weights + memory.optimizer};
+        for (const std::int64_t sequences : {1, 2, 4}) {
+          layout.micro_batch_tokens = 2 * kTokens * sequences;
+          const auto cost = sim::TrainCost::create(model_, device_, layout, constants_);
+          if (!cost) return fail(cost.error());
+          const sim::TrainMemory memory = cost->memory(!trains);
+          all.push_back({.layout = layout,
+                         .forward_s = cost->forward(work(1)).total(),
+                         .update_s = trains ? cost->update(work(kUpdates)).total() : 0,
+                         .kept_bytes = memory.weights + memory.optimizer,
+                         .resident_bytes = memory.weights + memory.optimizer + memory.gradients,
+                         .working_bytes = memory.activations + memory.logits});
+        }
+      }
+    }
+    return &(options_[key] = std::move(all));
+  }
+
+  /// The fastest layouts of a set's roles: one for those that train, one for those that do not.
+  /// What all keep, and what one needs beside it while it works, fits into the memory.
+  result<Choice> choose(const std::vector<int>& roles, int devices) {
+    const auto key = std::make_pair(roles, devices);
+    const auto known = choices_.find(key);
+    if (known != choices_.end()) return known->second;
+    const auto train = static_cast<double>(std::count_if(roles.begin(), roles.end(), trained));
+    const double frozen = static_cast<double>(roles.size()) - train;
+    const bool acts = std::find(roles.begin(), roles.end(), kActor) != roles.end();
+    TROUPE_TRY(const auto* trainings, options(true, devices));
+    TROUPE_TRY(const auto* forwards, options(false, devices));
+    Choice best;
+    for (const Option& learns : *trainings) {
+      for (const Option& reads : *forwards) {
+        const double resident = train * learns.resident_bytes + frozen * reads.resident_bytes;
+        const double working =
+            std::max(train > 0 ? learns.working_bytes : 0, frozen > 0 ? reads.working_bytes : 0);
+        if (resident + working > kUsable * device_.memory_bytes) continue;
+        Choice one{.forward_s = train * learns.forward_s + frozen * reads.forward_s,
+                   .update_s = train * learns.update_s};
+        if (one.total() >= best.total()) continue;
+        if (acts) {
+          const double kept = train * learns.kept_bytes + frozen * reads.kept_bytes;
+          TROUPE_TRY(one.generate_s, generation_s(devices, learns.layout, kept));
+        }
+        if (one.total() < best.total()) best = one;
       }
     }
     return choices_[key] = best;
@@ -158,7 +187,8 @@ class Step {
   const sim::DeviceSpec& device_;
   const Constants& constants_;
   const sim::Fabric fabric_;
-  std::map<std::tuple<bool, int, double>, Choice> choices_;
+  std::map<std::pair<bool, int>, std::vector<Option>> options_;
+  std::map<std::pair<std::vector<int>, int>, Choice> choices_;
 };
 
 /// Every role alone, by whole nodes.

@@ -134,6 +134,12 @@ result<SimJob> job_of(const Row& row, const Constants& constants) {
   layout.cp = row.cp;
   layout.micro_batch_tokens = row.micro_tokens;
   layout.balanced = row.balanced;
+  layout.first_stage_layers = row.first_layers;
+  layout.last_stage_layers = row.last_layers;
+  // NeMo-RL's packer; with pipelines it pads (nemo_rl/models/megatron/data.py).
+  if (row.packed)
+    layout.micro_batches = row.pp > 1 ? sim::MicroBatches::kPadded : sim::MicroBatches::kFilled;
+  layout.offload_pinned = row.pinned;
   layout.offload_idle = row.offload && row.rollout_gpus == 0;
   TROUPE_TRY(layout.recompute, recompute_of(row.recompute));
   TROUPE_TRY(layout.sharding, sharding_of(row.sharding));
@@ -247,6 +253,24 @@ result<std::map<int, double>> predict(const GenerationTp& generation, const Cons
     spans[tp] = run.steps.front().phases_s.at("gen");
   }
   return spans;
+}
+
+result<double> predict(const Training& training, Constants constants) {
+  // In the constant's range: the call cannot fail.
+  TROUPE_CHECK(constants.set(sim::Constant::kExpertUnevenness, 1), "constant out of range");
+  sim::TrainLayout layout;
+  layout.pp = training.pp;
+  layout.virtual_stages = training.virtual_stages;
+  layout.ep = training.ep;
+  layout.dp = training.gpus / training.pp;
+  layout.micro_batch_tokens = training.micro_batch * training.sequence;
+  TROUPE_TRY(const auto cost,
+             sim::TrainCost::create(training.model, training.device, layout, constants));
+  const auto length = static_cast<double>(training.sequence);
+  const double tokens = static_cast<double>(training.batch) * length;
+  const sim::TrainTime time =
+      cost.update({.tokens = tokens, .squares = tokens * length, .sequences = training.batch});
+  return tokens / (time.total() - time.host) / training.gpus;
 }
 
 result<TailTime> predict(const Tail& tail, const Constants& constants) {

@@ -37,6 +37,9 @@ result<std::map<int, double>> predict(const GenerationTp& generation,
 result<std::map<std::string, double>> predict(const Placement& placement,
                                               const sim::Constants& constants);
 
+/// Tokens a second and device, without the host's part.
+result<double> predict(const Training& training, sim::Constants constants);
+
 struct TailTime {
   double rollout_s = 0;
   double tail_s = 0;  ///< from the end of nine tenths of the samples

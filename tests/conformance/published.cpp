@@ -76,6 +76,8 @@ Row read_row(Entry& entry) {
       {"pp", row.pp},         {"cp", row.cp},
       {"ep", row.ep}};
   for (const auto& [field, into] : numbers) entry.require(field, into);
+  entry.read("first_layers", row.first_layers);
+  entry.read("last_layers", row.last_layers);
   const std::pair<const char*, std::int64_t&> sizes[] = {{"prompts", row.prompts},
                                                          {"group", row.group},
                                                          {"minibatch", row.minibatch},
@@ -95,6 +97,8 @@ Row read_row(Entry& entry) {
   entry.require("offload", row.offload);
   entry.require("balanced", row.balanced);
   entry.require("whole_tensors", row.whole_tensors);
+  entry.require("packed", row.packed);
+  entry.require("pinned", row.pinned);
   entry.require("measured", row.measured);
   entry.finish();
   return row;
@@ -121,6 +125,23 @@ GenerationTp read_generation_tp(Entry& entry) {
   entry.require("sizes", one.sizes);
   entry.require("best", one.best);
   entry.require("less", one.less);
+  entry.finish();
+  return one;
+}
+
+Training read_training(Entry& entry) {
+  Training one;
+  entry.require("name", one.name);
+  entry.require("model", one.model);
+  entry.require("device", one.device);
+  entry.require("gpus", one.gpus);
+  entry.read("pp", one.pp);
+  entry.read("virtual_stages", one.virtual_stages);
+  entry.read("ep", one.ep);
+  entry.require("batch", one.batch);
+  entry.require("micro_batch", one.micro_batch);
+  entry.require("sequence", one.sequence);
+  entry.require("tokens_per_s", one.tokens_per_s);
   entry.finish();
   return one;
 }
@@ -205,6 +226,7 @@ result<Published> read_published(const std::string& file) {
     }
     read_all(root["transitions"], all.transitions, read_transition);
     read_all(root["generation_tp"], all.generation_tp, read_generation_tp);
+    read_all(root["training"], all.training, read_training);
     read_all(root["placements"], all.placements, read_placement);
     read_all(root["tails"], all.tails, read_tail);
     read_all(root["memory"], all.memory, read_memory);

@@ -35,11 +35,13 @@ struct Row {
   sim::DeviceSpec device{};
   std::string mode{};
   int gpus = 0, rollout_gpus = 0, gen_tp = 1, tp = 1, pp = 1, cp = 1, ep = 1;
+  int first_layers = 0, last_layers = 0;
   std::int64_t prompts = 0, group = 0, minibatch = 0, prompt = 0, mean = 0, cap = 0;
   std::int64_t micro_tokens = 0, sequences_max = 0, padded = 0, lead = 0;
   double sigma = 0, memory_share = 0;
   std::string recompute{}, sharding{};
-  bool reference = false, offload = false, balanced = true, whole_tensors = false;
+  bool reference = false, offload = false, balanced = true, whole_tensors = false, packed = false,
+       pinned = true;
   std::map<std::string, double> measured{};  ///< seconds by phase
 };
 
@@ -57,6 +59,16 @@ struct GenerationTp {
   std::vector<int> sizes{};
   int best = 0;
   double less = 0;
+};
+
+/// Training alone, with sequences of one length and experts that are chosen evenly.
+struct Training {
+  std::string name{};
+  sim::ModelSpec model{};
+  sim::DeviceSpec device{};
+  int gpus = 0, pp = 1, virtual_stages = 1, ep = 1;
+  std::int64_t batch = 0, micro_batch = 1, sequence = 0;
+  double tokens_per_s = 0;  ///< of one device
 };
 
 struct Placement {
@@ -88,6 +100,7 @@ struct Published {
   std::vector<Row> rows{};
   std::vector<Transition> transitions{};
   std::vector<GenerationTp> generation_tp{};
+  std::vector<Training> training{};
   std::vector<Placement> placements{};
   std::vector<Tail> tails{};
   std::vector<MemoryFact> memory{};

@@ -36,6 +36,9 @@ TEST(Fabric, EightDevicesShareOneAdapter) {
   const double expected =
       2 * gather_s(8, 1e9, fabric.inside()) + all_reduce_s(2, 1e9 / 8, fabric.across(8));
   EXPECT_DOUBLE_EQ(fabric.all_reduce(16, 1e9), expected);
+  // A small message goes up and down one tree: three levels inside, one between the nodes.
+  EXPECT_DOUBLE_EQ(fabric.all_reduce(16, 0),
+                   6 * fabric.inside().latency_s + 2 * fabric.across(8).latency_s);
   // A data-parallel group at stride 8 has one device in each node, and eight such groups at once.
   EXPECT_EQ(fabric.ranks_inside(4, 8), 1);
   EXPECT_DOUBLE_EQ(fabric.all_reduce(4, 1e9, 8), all_reduce_s(4, 1e9, fabric.across(8)));

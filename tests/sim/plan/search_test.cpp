@@ -155,7 +155,7 @@ TEST(Search, SharesDevicesWhenThereAreFewAndSplittingCatchesUpWithMore) {
   const RoleMask critic = mask_of(PlanRole::kCritic);
   const RoleMask all = 0b1111;
   double before = std::numeric_limits<double>::infinity();
-  for (const int devices : {16, 32, 64, 128}) {
+  for (const int devices : {32, 64, 128}) {
     const PlanRequest request = hybridflow(devices);
     const double together = step_of_form(request, {all});
     const double ratio = step_of_form(request, {all & ~critic, critic}) / together;

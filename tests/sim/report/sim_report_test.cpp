@@ -132,6 +132,7 @@ TEST(SimReport, CountsDrawnRunsThatDoNotFit) {
                                       "actor_rollout_ref.actor.strategy=fsdp",
                                       "actor_rollout_ref.actor.megatron.use_distributed_optimizer="
                                       "false",
+                                      "actor_rollout_ref.actor.use_kl_loss=true",
                                       "actor_rollout_ref.rollout.tensor_model_parallel_size=2"});
   EXPECT_GT(report.samples_failed, 0);
   EXPECT_THAT(report_text(report), HasSubstr("do not fit"));

@@ -65,6 +65,7 @@ TEST(DecodeCost, RefusesWhatDoesNotFitAndSaysWhatDoes) {
   EXPECT_NE(odd.error().message.find("the nearest that does is 2"), std::string::npos)
       << odd.error().to_string();
   layout.tp = 1;
+  layout.memory_share = 0.8;
   const auto tokens = DecodeCost::create(model, device, layout, Constants())->kv_tokens();
   ASSERT_FALSE(tokens);
   EXPECT_NE(tokens.error().message.find("the least tensor parallelism that does is 4"),

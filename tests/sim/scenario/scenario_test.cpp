@@ -119,6 +119,18 @@ TEST(Scenario, TakesMeasuredDecodeSteps) {
   EXPECT_THAT(falling.error().message, AllOf(HasSubstr("steps.csv:2"), HasSubstr("must rise")));
 }
 
+TEST(Scenario, FillsOrPadsMicroBatches) {
+  const auto layout = [](const char* name) {
+    const auto scenario = small_scenario({fmt::format("simulation.micro_batches={}", name)});
+    EXPECT_TRUE(scenario) << scenario.error().to_string();
+    return scenario->job.policy.layout.micro_batches;
+  };
+  EXPECT_EQ(layout("even"), MicroBatches::kEven);
+  EXPECT_EQ(layout("filled"), MicroBatches::kFilled);
+  EXPECT_EQ(layout("padded"), MicroBatches::kPadded);
+  EXPECT_FALSE(small_scenario({"simulation.micro_batches=paded"}));
+}
+
 TEST(Scenario, SaysWhatItLeavesOut) {
   const auto scenario = small_scenario({"trainer.test_freq=5"});
   ASSERT_EQ(scenario->notes.size(), 1U);
