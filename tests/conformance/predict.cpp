@@ -189,8 +189,9 @@ result<std::map<std::string, double>> predict(const Row& row, const Constants& c
 }
 
 Constants of_2024(Constants constants) {
-  // In the constant's range: the call cannot fail.
+  // In the constants' ranges: the calls cannot fail.
   TROUPE_CHECK(constants.set(sim::Constant::kDecodeSequenceHost, 1e-4), "constant out of range");
+  TROUPE_CHECK(constants.set(sim::Constant::kDecodeStepHost, 5e-3), "constant out of range");
   return constants;
 }
 

@@ -21,8 +21,9 @@ result<sim::SimJob> job_of(const Row& row, const sim::Constants& constants);
 /// were taken from.
 result<std::map<std::string, double>> predict(const Row& row, const sim::Constants& constants);
 
-/// `constants` with the software of an engine of 2024 (vLLM 0.3), which HybridFlow's figures were
-/// made with: the high end of the prior of `decode_sequence_host`, reference §2.2.
+/// `constants` with the software of an engine of 2024 (vLLM 0.3) without captured graphs, which
+/// HybridFlow's figures were made with: the high end of the prior of `decode_sequence_host`, and
+/// 5 ms a step, reference §2.2.
 sim::Constants of_2024(sim::Constants constants);
 
 /// Seconds from the end of an update until the engines have their weights.

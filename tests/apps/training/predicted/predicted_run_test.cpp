@@ -34,7 +34,7 @@ sim::SimJob job_of(double median_s, sim::SimMode mode) {
   job.mode = mode;
   job.pools = {{.name = "trainer", .device = device, .devices = 1}};
   job.policy.model = *sim::Catalogue::built_in().model("qwen2.5-0.5b");
-  job.rollout.layout.captured.clear();
+  job.rollout.layout.profile.points = {{.sequences = 1, .step_s = 1e-3}};
   job.rollout.engine.sequences_max = 6;
   if (mode != sim::SimMode::kSynchronous) {
     job.pools.push_back({.name = "rollout", .device = device, .devices = 1});
@@ -48,10 +48,10 @@ sim::SimJob job_of(double median_s, sim::SimMode mode) {
   job.answer_lengths.shape = sim::LogNormalLength{1000 * median_s, kSigma};
   job.answer_lengths.group_share = 0;
   job.answer_lengths.tokens_max = 100'000;
-  const std::pair<Constant, double> declared[] = {
-      {Constant::kDecodeStepHost, 1e-3}, {Constant::kDecodeSequenceHost, 5e-6},
-      {Constant::kPassHost, 0.02},       {Constant::kMinibatchHost, 0.05},
-      {Constant::kTransitionHost, 0.01}, {Constant::kIterationHost, 0.01}};
+  const std::pair<Constant, double> declared[] = {{Constant::kPassHost, 0.02},
+                                                  {Constant::kMinibatchHost, 0.05},
+                                                  {Constant::kTransitionHost, 0.01},
+                                                  {Constant::kIterationHost, 0.01}};
   for (const auto& [constant, value] : declared)
     EXPECT_TRUE(job.constants.set(constant, value).has_value());
   return job;
