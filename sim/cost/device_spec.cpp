@@ -14,6 +14,11 @@ result<void> DeviceSpec::validate() const {
       return fail(ErrorCode::kInvalidArgument, "device {}: {} is {}, wanted a positive number",
                   name, field, value);
   }
+  // GiB that are reported of GB that are sold.
+  if (!(reported_bytes >= 0 && reported_bytes <= 1.1 * memory_bytes))
+    return fail(ErrorCode::kInvalidArgument,
+                "device {}: reports {:.1f} GB of its {:.1f}, wanted 0 (as many) to {:.1f}", name,
+                reported_bytes / 1e9, memory_bytes / 1e9, 1.1 * memory_bytes / 1e9);
   if (nvlink_rate < 0 || price_per_hour < 0)
     return fail(ErrorCode::kInvalidArgument,
                 "device {}: nvlink {} B/s, price {}, wanted at least 0", name, nvlink_rate,

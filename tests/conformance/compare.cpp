@@ -154,6 +154,7 @@ result<Results> compare(const Published& published) {
     TROUPE_TRY(SystemResult one, compare_system(published, system));
     results.systems.push_back(std::move(one));
   }
+  TROUPE_TRY_VOID(predict_all(published.blind, results.blind));
   TROUPE_TRY_VOID(predict_all(published.transitions, results.transitions));
   TROUPE_TRY_VOID(predict_all(published.generation_tp, results.generation_tp));
   TROUPE_TRY_VOID(predict_all(published.training, results.training));

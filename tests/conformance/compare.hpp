@@ -47,6 +47,7 @@ struct SystemResult {
 
 struct Results {
   std::vector<SystemResult> systems{};
+  std::vector<std::pair<Row, std::map<std::string, double>>> blind{};  ///< seconds by phase
   std::vector<std::pair<Transition, double>> transitions{};
   std::vector<std::pair<GenerationTp, std::map<int, double>>> generation_tp{};
   std::vector<std::pair<Training, double>> training{};

@@ -141,6 +141,21 @@ void transitions(std::string& page, const Results& results) {
         fact.measured, span, signed_percent(span, fact.measured));
 }
 
+void blind(std::string& page, const Results& results) {
+  page +=
+      "\n## Steps that no constant had been seen with\n\nNeMo-RL 0.6 on GB200, first predicted "
+      "when all constants but `nvlink_latency` had\ntheir present values; no part of any goal. As "
+      "published, 235B takes longer on 128 devices than on 64, and 30B one\nstep off longer than "
+      "on "
+      "policy: no model of the same software on the same devices says so.\n\n"
+      "| run | published s | priors s | error |\n|---|---|---|---|\n";
+  for (const auto& [row, phases] : results.blind) {
+    const double measured = row.measured.at("step");
+    say(page, "| {} | {:.1f} | {:.1f} | {} |\n", row.name, measured, phases.at("step"),
+        signed_percent(phases.at("step"), measured));
+  }
+}
+
 void training(std::string& page, const Results& results) {
   page +=
       "\n## Training alone\n\nMixtures of experts in bf16, chosen evenly: rows that support the "
@@ -224,6 +239,7 @@ std::string page_of(const Published& published, const Results& results) {
   goals(page, results);
   summary(page, results);
   for (const SystemResult& one : results.systems) system_table(page, one);
+  blind(page, results);
   training(page, results);
   transitions(page, results);
   generation_tp(page, results);

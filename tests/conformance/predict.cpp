@@ -23,7 +23,7 @@ namespace {
 std::int64_t warm_steps(sim::SimMode mode, const Row& row) {
   return mode == sim::SimMode::kSynchronous ? 0 : row.lead + 1;
 }
-constexpr std::int64_t kSteps = 3;
+constexpr std::int64_t kSteps = 24;
 
 result<sim::Recompute> recompute_of(const std::string& name) {
   if (name == "none") return sim::Recompute::kNone;

@@ -220,10 +220,14 @@ result<Published> read_published(const std::string& file) {
     const YAML::Node root = YAML::LoadFile(file);
     for (const auto& pair : root["systems"])
       all.systems.push_back(read_system(pair.first.as<std::string>(), pair.second));
-    for (const auto& node : root["rows"]) {
-      Entry entry(node, root["systems"][node["system"].as<std::string>()]["defaults"]);
-      all.rows.push_back(read_row(entry));
-    }
+    const auto read_rows = [&root](const char* list, std::vector<Row>& into) {
+      for (const auto& node : root[list]) {
+        Entry entry(node, root["systems"][node["system"].as<std::string>()]["defaults"]);
+        into.push_back(read_row(entry));
+      }
+    };
+    read_rows("rows", all.rows);
+    read_rows("blind", all.blind);
     read_all(root["transitions"], all.transitions, read_transition);
     read_all(root["generation_tp"], all.generation_tp, read_generation_tp);
     read_all(root["training"], all.training, read_training);

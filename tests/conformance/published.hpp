@@ -98,6 +98,7 @@ struct MemoryFact {
 struct Published {
   std::vector<System> systems{};
   std::vector<Row> rows{};
+  std::vector<Row> blind{};  ///< that no constant had been seen with
   std::vector<Transition> transitions{};
   std::vector<GenerationTp> generation_tp{};
   std::vector<Training> training{};

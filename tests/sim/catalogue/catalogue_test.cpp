@@ -51,6 +51,12 @@ TEST(Catalogue, RefusesWrongEntriesByTheirPlace) {
        "1}}",
        "device x: hbm_tbs is -1000000000000"},
       {"devices: {x: {tflops: 1}}", "no field hbm_gb"},
+      {"devices: {x: {tflops: 1, hbm_gb: 80, reported_gib: 791, hbm_tbs: 1, nvlink_gbs: 0, "
+       "pcie_gbs: 1, nic_gbits: 1}}",
+       "device x: reports 849.3 GB of its 80.0, wanted 0 (as many) to 88.0"},
+      {"devices: {x: {tflops: 1, hbm_gb: 80, reported_gib: -1, hbm_tbs: 1, nvlink_gbs: 0, "
+       "pcie_gbs: 1, nic_gbits: 1}}",
+       "device x: reports -1.1 GB"},
       {"devices: {x: {tflops: 1, hbm_gb: 1, hbm_tbs: 1, nvlink_gbs: 9, pcie_gbs: 1, nic_gbits: 1, "
        "nvlink_domain: 4}}",
        "smaller than its node of 8"},
